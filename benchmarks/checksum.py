@@ -16,11 +16,11 @@ ROUNDS = 5
 
 def main(project: Path) -> None:
     sys.path.insert(0, str(project))
-    commit_marker = importlib.import_module("trainer.checkpoints.commit_marker")
+    storage = importlib.import_module("trainer.vertex.storage")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "file"
         file.write_bytes(os.urandom(SIZE))
-        found = [measure(commit_marker.checksum, file) for _ in range(ROUNDS)]
+        found = [measure(storage.checksum, file) for _ in range(ROUNDS)]
     print(f"checksum: {max(found):.1f} GB/s of a core (from {min(found):.1f})")
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from gpu import write_images
 from step import spread
 
+MODULES = "samples.batches", "samples.shards", "config"
 BATCH = 32
 STEPS = 10**6  # more than are ever asked for
 
@@ -52,9 +53,9 @@ def rate(batches: Iterator[Any], seconds: float) -> float:
 
 
 def trainer(processes: int) -> Callable[[Path], Iterator[Any]]:
-    shards, config = importlib.import_module("trainer.shards"), importlib.import_module("trainer.config")
+    batches, shards, config = (importlib.import_module(f"trainer.{name}") for name in MODULES)
     flags = config.Config(data="shards", global_batch=BATCH, steps=STEPS, data_processes=processes)
-    return lambda folder: shards.train_batches(shards.Dataset(folder, "train"), flags, start=0, rank=0, world_size=1)
+    return lambda folder: batches.train_batches(shards.Dataset(folder, "train"), flags, start=0, rank=0, world_size=1)
 
 
 def collated(records: Any) -> tuple[Any, Any]:

@@ -191,7 +191,7 @@ def forecast_bytes(needs: dict[str, Any], run: Run, flags: list[str]) -> float:
     names = ("plan.memory", "plan.workload")
     planner, workload = (importlib.import_module(f"vertex_launch.{name}") for name in names)
     # From P4 to V100 the trainer computes in float32, whatever --describe says of newer GPUs.
-    is_old = importlib.import_module("trainer.reports.mfu").peak_flops(run.device, "float32") > 0
+    is_old = importlib.import_module("trainer.reports.speed").peak_flops(run.device, "float32") > 0
     card = SimpleNamespace(precision="float32" if is_old else needs["precision"], memory_gb=0)
     told = workload.Workload(**{field.name: needs[field.name] for field in fields(workload.Workload)})
     memory = planner.memory(told, run.gpus, card)
@@ -287,7 +287,7 @@ def environ(project: Path) -> dict[str, str]:
 def write_images(project: Path, folder: Path) -> None:
     """Noise, as large as photographs: what a step takes does not depend on what they show."""
     sys.path.insert(0, str(project))
-    numpy, data, shards = (importlib.import_module(name) for name in ("numpy", "trainer.data", "trainer.shards"))
+    numpy, data, shards = (importlib.import_module(name) for name in ("numpy", "trainer.data", "trainer.samples"))
     draw = numpy.random.default_rng(0)
 
     def pixels(count: int) -> Iterator[Any]:

@@ -106,14 +106,14 @@ def work(config: Any, mesh: Any) -> None:
 
 def train(config: Any, world: Any) -> tuple[int, list[float]]:
     """Bytes that are kept, and the seconds of each step after the first one."""
-    train, model, saver, devices, strategies = (
+    train, model, states, devices, strategies = (
         importlib.import_module(f"trainer.{name}")
-        for name in ("train", "model", "checkpoints.saver", "cluster.devices", "parallel.strategy")
+        for name in ("train", "model", "step.state", "cluster.devices", "parallel.strategy")
     )
     importlib.import_module("torch").manual_seed(config.seed)
     strategy, batch = strategies.load(config.strategy), images(config.global_batch // world.data_size)
     net = strategy.wrap(config, model.build(config, batch), world)
-    state = saver.State(net, train.new_optimizer(config, net))
+    state = states.State(net, states.new_optimizer(config, net))
     seconds = []
     for _ in range(config.steps):
         world.wait()

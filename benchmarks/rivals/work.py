@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer import shards
 from trainer.config import Config, parse
+from trainer.samples import shards
+from trainer.samples.batches import train_batches
 
 
 class Work(NamedTuple):
@@ -24,7 +25,7 @@ def work(argv: Sequence[str], rank: int, world_size: int) -> Iterator[Work]:
     with tempfile.TemporaryDirectory() as folder:
         shards.write_example(config.data, Path(folder))
         dataset = shards.Dataset(Path(folder), "train")
-        batches = shards.train_batches(dataset, config, start=0, rank=rank, world_size=world_size)
+        batches = train_batches(dataset, config, start=0, rank=rank, world_size=world_size)
         yield Work(config, dataset.batch([0], config), batches)
 
 

@@ -15,11 +15,13 @@ import pytest
 
 from tests.samples import EXAMPLE
 from tests.training import DEADLINE, PROJECT
-from trainer import data, shards
-from trainer.config import Config
+from trainer import data
+from trainer.config import Config, Job
 from trainer.data import EXAMPLES, Batch, Sample
-from trainer.job import Job
-from trainer.shards import Data, Dataset, Masked, micro_batches, order, train_batches
+from trainer.samples import shards
+from trainer.samples.__main__ import main
+from trainer.samples.batches import Data, Masked, micro_batches, order, train_batches
+from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
 
@@ -207,8 +209,8 @@ def shards_of_another_split(folder: Path, samples: Sequence[Sample]) -> None:
 @pytest.mark.parametrize(
     ("fill", "words"),
     [
-        (lambda *_: None, r"no file train-\*.array_record; write one with trainer.shards.write"),
-        (shards_of_another_split, r"no file train-\*.array_record; write one with trainer.shards.write"),
+        (lambda *_: None, r"no file train-\*.array_record; write one with trainer.samples.shards.write"),
+        (shards_of_another_split, r"no file train-\*.array_record; write one with trainer.samples.shards.write"),
         (shard_of_nothing, "the train shards hold no sample"),
         (shard_of_no_bytes, "train-00000-of-00001.array_record: .*cut short; write it again"),
         (shard_of_something_else, "train-00000-of-00001.array_record: .*cut short; write it again"),
@@ -240,7 +242,7 @@ def opened(address: str) -> Iterator[Path]:
 
 def test_the_command_writes_the_example_and_says_what_to_do_with_it(tmp_path: Path) -> None:
     folder = tmp_path / "new/example"
-    words = [sys.executable, "-m", "trainer.shards", EXAMPLE, "--to", str(folder)]
+    words = [sys.executable, "-m", "trainer.samples", EXAMPLE, "--to", str(folder)]
     run = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
     assert run.returncode == 0, run.stderr
     counts = [len(Dataset(folder, "train")), len(Dataset(folder, "heldout"))]
@@ -248,7 +250,7 @@ def test_the_command_writes_the_example_and_says_what_to_do_with_it(tmp_path: Pa
     assert run.stdout == said
     assert len(list(folder.glob("*.array_record"))) == 8
     (folder / "train-00001-of-00004.array_record").unlink()
-    words = [sys.executable, "-m", "trainer.shards", "verify", str(folder)]
+    words = [sys.executable, "-m", "trainer.samples", "verify", str(folder)]
     run = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
     assert run.returncode == 1
     assert run.stderr.endswith(f"{folder}/train-00001-of-00004.array_record: is missing; copy it again\n")
@@ -263,4 +265,4 @@ def test_the_command_writes_the_example_and_says_what_to_do_with_it(tmp_path: Pa
 )
 def test_a_wrong_command_is_one_sentence(to: str, words: str) -> None:
     with pytest.raises(SystemExit, match=re.escape(words)):
-        shards.main(EXAMPLE, to)
+        main(EXAMPLE, to)

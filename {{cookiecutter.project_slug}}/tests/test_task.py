@@ -51,6 +51,6 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(
 def test_data_that_is_not_there_is_one_sentence_too(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     done = run(tmp_path, "--data", "shards")
-    assert re.search(r"shards: no file \w+-\*.array_record; write one with trainer.shards.write", done.stdout)
+    assert re.search(r"shards: no file \w+-\*.array_record; write one with trainer.samples.shards.write", done.stdout)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1

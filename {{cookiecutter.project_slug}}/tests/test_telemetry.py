@@ -13,13 +13,11 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from tests.samples import batch
 from tests.training import PROJECT
-from trainer.config import Config
-from trainer.goodput import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, START, TRAINING, Clock
-from trainer.job import Job
-from trainer.reports.mfu import peak_flops
-from trainer.reports.reporter import Reporter
+from trainer.config import Config, Job
+from trainer.reports.reports import Reporter
 from trainer.reports.sinks import Lines, TensorBoard, describe
-from trainer.shards import per_step
+from trainer.reports.speed import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, START, TRAINING, Clock, peak_flops
+from trainer.samples.batches import per_step
 from trainer.vertex.log import say, warn
 from trainer.vertex.storage import Storage, Trial
 
@@ -52,8 +50,10 @@ def reporter(
     **flags: Any,
 ) -> Reporter:
     """Reports of a run with these flags, which has its logs in this folder and begins now."""
-    job = Job(Config(**flags), Storage(logs=folder / "logs", trial=trial), folder, clock=Clock(time.monotonic()))
-    return Reporter(job, batch(1), is_chief=is_chief, start=start, device_count=device_count, flops=flops)
+    job = Job(Config(**flags), Storage(logs=folder / "logs", trial=trial), folder)
+    return Reporter(
+        job, Clock(time.monotonic()), batch(1), is_chief=is_chief, start=start, device_count=device_count, flops=flops
+    )
 
 
 def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -166,8 +166,8 @@ def test_what_is_no_step_is_not_counted_as_one_and_waiting_for_data_is_told(
     stopped: Time, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock(stopped.now)
-    job = Job(Config(), Storage(logs=tmp_path), tmp_path, clock=clock)
-    reports = Reporter(job, batch(1), is_chief=True, start=0, device_count=1)
+    job = Job(Config(), Storage(logs=tmp_path), tmp_path)
+    reports = Reporter(job, clock, batch(1), is_chief=True, start=0, device_count=1)
     for part, seconds in ((DATA, 0.5), (FIRST_STEP, 1.0), (CHECKPOINTS, 100.0), (TRAINING, 0.5)):
         stopped.now += seconds
         clock.lap(part)
@@ -204,8 +204,8 @@ def test_steps_that_a_start_before_had_taken_and_lost_are_counted_and_train_noth
     before = TensorBoard(tmp_path)
     before.write(4, {"train/loss": 1.0})
     clock = Clock(stopped.now)
-    job = Job(Config(), Storage(logs=tmp_path), tmp_path, clock=clock)
-    after = Reporter(job, batch(1), is_chief=True, start=2, device_count=1)
+    job = Job(Config(), Storage(logs=tmp_path), tmp_path)
+    after = Reporter(job, clock, batch(1), is_chief=True, start=2, device_count=1)
     for step in (4, 6):
         stopped.now += 3
         after.training(step, {})

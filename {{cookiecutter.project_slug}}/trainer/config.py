@@ -7,19 +7,36 @@ model.py repeats has its default from there.
 
 import math
 import re
+import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Literal
 
 import tyro
 
 from trainer import data, flags, model, parallelism
+from trainer.cluster.spec import Cluster
 from trainer.data import DataFlags
 from trainer.model import ModelFlags
 from trainer.parallelism import Parallelism
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import warn
+from trainer.vertex.storage import Storage
 
 TIMEOUTS = ("collective_timeout", "rollcall_timeout")
+# Flags that may differ: how long a replica waits, what it looks for, and where its data is, which is compared itself.
+OWN = (
+    "anyway",
+    "collective_timeout",
+    "data",
+    "data_processes",
+    "doctor",
+    "profile",
+    "rehearse_export",
+    "rollcall_timeout",
+)
+CODE = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,3 +153,38 @@ def learning_rate(config: Config, step: int) -> float:
 def due(step: int, config: Config, *intervals: int) -> bool:
     """True for the last step, and for each step that is a multiple of an interval."""
     return step == config.steps or any(step % interval == 0 for interval in intervals)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Flags, machines and folders, all known before any process starts."""
+
+    config: Config
+    storage: Storage
+    shards: Path  # the folder of the data set
+    cluster: Cluster = field(default_factory=Cluster)
+
+    @property
+    def rehearses_export(self) -> bool:
+        return not self.storage.emulated if self.config.rehearse_export is None else self.config.rehearse_export
+
+    def object_to(self, fault: str, error: TrainerError) -> None:
+        """Raise the error, unless the run is to go on anyway: then the chief warns of the fault."""
+        if not self.config.anyway:
+            raise error
+        if self.cluster.rank == 0:
+            warn(f"{fault}: going on, by --anyway")
+
+
+def facts(config: Config, **versions: str) -> dict[str, str]:
+    """Return what all replicas must have alike, by its name: flags, versions, and a checksum of this code.
+
+    Empty where the run is to go on anyway.
+    """
+    if config.anyway:
+        return {}
+    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in asdict(config).items() if name not in OWN}
+    code = 0
+    for file in sorted(CODE.rglob("*.py")):
+        code = zlib.crc32(file.read_bytes(), code)
+    return {**flags, **versions, f"{CODE.name}/": f"{code:08x}"}

@@ -10,7 +10,7 @@ from tests.estimates import block_flops, describe, figures
 from tests.marks import ONCE
 from tests.test_task import run
 from trainer.data import Sample
-from trainer.shards import write
+from trainer.samples.shards import write
 
 
 def flops(width: int, depth: int, tokens: int, inputs: int, classes: int) -> int:

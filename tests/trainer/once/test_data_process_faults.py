@@ -12,19 +12,19 @@ from tests.samples import EXAMPLE
 from tests.test_data_processes import OTHERS, STEPS
 from tests.test_writable import FULL_DISK, as_root
 from tests.training import DEADLINE, PROJECT, eventually, processes, signal_trainer, train
-from trainer import shards
 from trainer.config import Config
+from trainer.samples import batches, shards
 
 pytestmark = pytest.mark.proof
 AT_ONCE = """
 import gc, os, sys
 from pathlib import Path
-from trainer import shards
+from trainer.samples import batches, shards
 from trainer.config import Config
 
 gc.disable()
 dataset, config = shards.Dataset(Path(sys.argv[1]), "train"), Config(steps=4, global_batch=24, data_processes=2)
-print(len([*shards.train_batches(dataset, config, start=0, rank=0, world_size=1)]), flush=True)
+print(len([*batches.train_batches(dataset, config, start=0, rank=0, world_size=1)]), flush=True)
 os._exit(0)
 """
 
@@ -33,7 +33,7 @@ def test_the_batches_of_processes_are_those_of_threads_in_their_order(tmp_path: 
     shards.write_example(EXAMPLE, tmp_path)
     dataset, config = shards.Dataset(tmp_path, "train"), Config(steps=12, global_batch=24)
     both = (
-        shards.train_batches(dataset, one, start=3, rank=1, world_size=2)
+        batches.train_batches(dataset, one, start=3, rank=1, world_size=2)
         for one in (config, Config(steps=12, global_batch=24, data_processes=2))
     )
     pairs = [*zip(*both, strict=True)]

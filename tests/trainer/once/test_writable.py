@@ -23,7 +23,8 @@ OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints"
 # All imports come first, those of the first parsing, too: their files may be out of that user's reach.
 AS_USER = f"""
 import os, sys
-from trainer import config, shards, task
+from trainer import config, task
+from trainer.samples import shards
 from trainer.vertex.log import exit_code
 config.parse([])
 if os.geteuid() == 0:

@@ -27,15 +27,15 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config
+from trainer.config import Config, Job
 from trainer.data import Batch
-from trainer.job import Job
 from trainer.parallel import mesh as layout
 from trainer.parallel import strategy as strategies
 from trainer.parallel.strategy import Strategy
-from trainer.shards import Data
-from trainer.state import State
-from trainer.totals import means
+from trainer.reports.speed import Clock
+from trainer.samples.batches import Data
+from trainer.step.state import State, new_optimizer
+from trainer.step.totals import means
 from trainer.vertex.storage import Storage
 from vertex_launch.local.running.hosts import free_addresses
 
@@ -127,11 +127,11 @@ def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path
     strategy, data = strategies.load(config.strategy), Data(job)
     torch.manual_seed(config.seed)
     net = strategy.wrap(config, model.build(config, data.example), world)
-    state = State(net, train.new_optimizer(config, net))
-    saver = Checkpoints(job, strategy, world, data.fingerprint)
+    state = State(net, new_optimizer(config, net))
+    saver = Checkpoints(job, strategy, world, data.fingerprint, Clock())
     if checkpoints:
         saver.restore(state)
-    share = islice(data.training(state.step, world.data_rank, world.data_size, None), steps)
+    share = islice(data.training(state.step, world.data_rank, world.data_size), steps)
     batches = [devices.copy(batch, world.device) for batch in share]
     (strategy.forward_backward or train.forward_backward)(config, strategy, net, batches[0], world)
     with CommDebugMode() as collectives:

@@ -9,10 +9,11 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from tests.samples import batch
-from trainer import model, train
+from trainer import model
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.describe import estimate
+from trainer.step.state import new_optimizer
 
 CONFIG = Config()
 DESCRIPTION = estimate.describe(CONFIG, batch(1))
@@ -24,7 +25,7 @@ def real(count: int) -> Batch:
 
 def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
     net, some = model.build(CONFIG, batch(1)), real(3)
-    optimizer = train.new_optimizer(CONFIG, net)
+    optimizer = new_optimizer(CONFIG, net)
     model.losses(net(some.inputs), some).sum().backward()
     optimizer.step()
     assert DESCRIPTION.parameters == sum(p.numel() for p in net.parameters())

@@ -14,10 +14,10 @@ from tests.changed import change
 from tests.checkpoints import damage, whole
 from tests.told import told_to_end_and_resumed
 from tests.training import DEADLINE, Run, eventually, processes, signal_trainer, started, train
-from trainer import export, shards
-from trainer.config import Config
-from trainer.disagreement import Answers
-from trainer.job import Job
+from trainer import export
+from trainer.checkpoints.disagreement import Answers
+from trainer.config import Config, Job
+from trainer.samples import shards
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
 

@@ -18,12 +18,13 @@ from torch import nn, optim
 
 from tests.strategies import COMMON, COMPILED, GROUPS, SOME, STEPS, Found
 from tests.training import DEADLINE, PROJECT
-from trainer import model, shards
+from trainer import model
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
 from trainer.parallel import mesh as layout
 from trainer.parallel.precision import precision
-from trainer.shards import Dataset
+from trainer.samples import batches, shards
+from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 
 SECONDS = 1800  # for a group; half a minute on an idle machine
@@ -53,7 +54,7 @@ def plain(folder: Path) -> Plain:
     optimizer = optim.AdamW(
         [{"params": decayed, "weight_decay": COMMON.weight_decay}, {"params": others, "weight_decay": 0}]
     )
-    for step, batch in enumerate(shards.train_batches(dataset, COMMON, start=0, rank=0, world_size=1)):
+    for step, batch in enumerate(batches.train_batches(dataset, COMMON, start=0, rank=0, world_size=1)):
         mean = mean_loss(net, batch)
         mean.backward()
         nn.utils.clip_grad_norm_(net.parameters(), COMMON.clip)
@@ -71,7 +72,7 @@ def plain(folder: Path) -> Plain:
 def norm(folder: Path) -> float:
     """That of the gradient before the first step, as PyTorch has it in one process."""
     torch.manual_seed(COMMON.seed)
-    batch = next(shards.train_batches(Dataset(folder, "train"), COMMON, start=0, rank=0, world_size=1))
+    batch = next(batches.train_batches(Dataset(folder, "train"), COMMON, start=0, rank=0, world_size=1))
     net = model.build(COMMON, batch)
     mean_loss(net, batch).backward()
     return float(nn.utils.clip_grad_norm_(net.parameters(), COMMON.clip))

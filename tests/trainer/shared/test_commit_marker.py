@@ -10,6 +10,7 @@ import pytest
 from tests.checkpoints import damage, whole
 from trainer.checkpoints import commit_marker
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import CHUNK, checksum, write_json
 
 DAMAGED = "weights is damaged: its content is not what was saved"
 
@@ -122,9 +123,9 @@ def test_the_seal_lists_every_file_with_its_size_and_checksum(tmp_path: Path) ->
 
 
 def test_the_checksum_of_a_large_file_is_that_of_all_its_bytes(tmp_path: Path) -> None:
-    content = bytes(range(256)) * (commit_marker.CHUNK // 100)
+    content = bytes(range(256)) * (CHUNK // 100)
     (tmp_path / "large").write_bytes(content)
-    assert commit_marker.checksum(tmp_path / "large") == zlib.crc32(content)
+    assert checksum(tmp_path / "large") == zlib.crc32(content)
 
 
 def test_what_the_writer_has_summed_up_is_not_read_again(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_folder_that_was_found_damaged_takes_nobody_s_place_and_is_not_read_ag
 
 def test_a_seal_from_before_there_were_checksums_vouches_for_sizes(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
-    commit_marker.write_json(folder / commit_marker.MARKER, {"files": {"part/0": 10, "weights": 100}})
+    write_json(folder / commit_marker.MARKER, {"files": {"part/0": 10, "weights": 100}})
     assert commit_marker.latest(tmp_path, unheard) == folder
     (folder / "weights").write_bytes(bytes(99))
     assert commit_marker.why_incomplete(folder) == "weights is missing or was cut short"

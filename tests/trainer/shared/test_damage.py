@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from tests.samples import EXAMPLE
-from trainer import data, shards
+from trainer import data
 from trainer.checkpoints import commit_marker
 from trainer.data import EXAMPLES, Sample
-from trainer.shards import Dataset
+from trainer.samples import shards
+from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 
 COUNT = 101

@@ -8,9 +8,8 @@ import pytest
 
 from tests.changed import change
 from tests.training import train
-from trainer.config import Config
-from trainer.disagreement import require_alike
-from trainer.job import Job
+from trainer.checkpoints.disagreement import require_alike
+from trainer.config import Config, Job
 from trainer.vertex.errors import PeerError
 from trainer.vertex.storage import Storage
 

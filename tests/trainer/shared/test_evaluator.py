@@ -15,12 +15,12 @@ import pytest
 
 from tests.checkpoints import damage, whole
 from tests.training import DEADLINE, PROJECT, Run, eventually, train
-from trainer import evaluator, shards
+from trainer import evaluator
 from trainer.checkpoints import commit_marker
-from trainer.config import Config, parse
+from trainer.config import Config, Job, parse
 from trainer.evaluator import Metrics, follow
 from trainer.evaluator.scoring import scorer
-from trainer.job import Job
+from trainer.samples import shards
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
 

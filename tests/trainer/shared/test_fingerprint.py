@@ -11,13 +11,14 @@ import pytest
 
 from tests.samples import EXAMPLE
 from tests.training import DEADLINE, PROJECT
-from trainer import data, shards
+from trainer import data
 from trainer.cluster.spec import Cluster, Node
-from trainer.config import Config
+from trainer.config import Config, Job
 from trainer.data import EXAMPLES
-from trainer.fingerprint import FILE, Fingerprint, require, require_same
-from trainer.job import Job
-from trainer.shards import Data, Dataset
+from trainer.samples import shards
+from trainer.samples.batches import Data
+from trainer.samples.fingerprint import FILE, Fingerprint, require, require_same
+from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.changed import change
 from tests.training import DEADLINE, PROJECT, train
-from trainer.goodput import Clock
+from trainer.reports.speed import Clock
 
 
 def test_a_lap_may_leave_its_last_seconds_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from tests.changed import change
 from tests.training import Run, train
-from trainer import data, shards
+from trainer import data
 from trainer.config import Config
+from trainer.samples import batches
 
 STEPS = ("--steps", "12", "--checkpoint-every", "5", "--log-every", "5")
 INDEX = 9 * 24 + 1 + 3 * 2  # of the fourth sample of the second share of step 10, in the order of the run
@@ -102,7 +103,7 @@ def saved(run: Run) -> list[str]:
 def test_the_sample_and_its_replica_are_named_and_the_run_without_it_resumes_at_the_checkpoint_before(
     poisoned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = shards.order(len(data.EXAMPLES[Config.data]()["train"]), Config())[INDEX]
+    number = batches.order(len(data.EXAMPLES[Config.data]()["train"]), Config())[INDEX]
     whose = f"the gradient of step 10 is no number: that of workerpool1-0 (samples {number}); look at these samples"
     broken_and_mended(poisoned, re.escape(whose), monkeypatch)
 

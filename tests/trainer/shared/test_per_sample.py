@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tests.test_telemetry import reporter
-from trainer import per_sample
+from trainer.step.totals import require_one_per_sample
 from trainer.vertex.errors import TrainerError
 
 EACH = np.zeros(4)
 
 
 def test_one_number_per_sample_is_what_is_wanted() -> None:
-    per_sample.require(EACH, EACH, {"accuracy": EACH}, 4)
+    require_one_per_sample(EACH, EACH, {"accuracy": EACH}, 4)
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ def test_one_number_per_sample_is_what_is_wanted() -> None:
 )
 def test_anything_else_is_refused(losses: Any, metrics: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TrainerError) as told:
-        per_sample.require(EACH, losses, metrics, 4)
+        require_one_per_sample(EACH, losses, metrics, 4)
     assert str(told.value).startswith(sentence)
 
 
 def test_an_output_of_several_tensors_is_refused() -> None:
     with pytest.raises(TrainerError, match=r"the model of trainer/model.py returns a tuple, must return one tensor"):
-        per_sample.require((EACH, EACH), EACH, {}, 4)
+        require_one_per_sample((EACH, EACH), EACH, {}, 4)
 
 
 @pytest.mark.parametrize("loss", ["nan", "inf", "-inf"])

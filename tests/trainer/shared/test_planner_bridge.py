@@ -3,9 +3,9 @@
 from dataclasses import fields
 from pathlib import Path
 
-from trainer.describe.resource_estimate import ResourceEstimate
-from trainer.reports.mfu import peak_flops
+from trainer.describe.estimate import ResourceEstimate
 from trainer.reports.sinks import TensorBoard
+from trainer.reports.speed import peak_flops
 from trainer.vertex.storage import Trial
 from trainer.vertex.tuning import MetricFile
 from vertex_launch import catalog

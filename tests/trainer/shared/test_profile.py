@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.training import PROJECT, train
-from trainer.reports.spans import split
+from trainer.reports.profile import split
 
 EVERY = ("--log-every", "4", "--checkpoint-every", "4", "--evaluate-every", "4")
 FLAGS = ("--warmup", "2", "--global-batch", "24", *EVERY)

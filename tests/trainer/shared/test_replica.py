@@ -25,7 +25,8 @@ PATH = "/usr/bin:/bin"
 # Imports take longer than the roll call, on a busy machine; both wait for a line before they begin.
 TOGETHER = """
 import os, sys
-from trainer import shards, task
+from trainer import task
+from trainer.samples import shards
 from trainer.vertex.log import exit_code
 print("ready", flush=True)
 sys.stdin.readline()

@@ -8,8 +8,9 @@ import pytest
 
 from tests.changed import change
 from tests.training import Run, train
-from trainer import data, shards
+from trainer import data
 from trainer.config import Config
+from trainer.samples import shards
 
 pytestmark = pytest.mark.proof
 BEGUN = ".vertex/gcs/b/run/checkpoints/step-000000010"

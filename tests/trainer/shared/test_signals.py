@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from tests.training import DEADLINE, PROJECT
-from trainer.cluster.notice import StoppedError, Told
+from trainer.cluster.preemption import StoppedError, Told
 from trainer.cluster.spec import Cluster, Node
 
 TALKS = """

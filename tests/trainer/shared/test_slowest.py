@@ -8,7 +8,7 @@ import pytest
 from tests.changed import change
 from tests.training import train
 from trainer.reports.sinks import describe
-from trainer.reports.slowest import REPORTS, Slowest
+from trainer.reports.speed import COMPARED, Slowest
 
 NAMES = ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
 # What a process does between the beginning of a step and its first message.
@@ -27,15 +27,15 @@ def {FUNCTION}(*args):
 
 def test_the_slowest_is_named_when_some_reports_agree_and_no_longer_when_they_do_not() -> None:
     slowest = Slowest(NAMES)
-    told = [slowest.values([0.1, 0.3, 0.1]) for _ in range(REPORTS)]
-    assert told == [*[{}] * (REPORTS - 1), {"computes_times/workerpool1-0": pytest.approx(3.0)}]
-    assert [slowest.values([0.1, 0.1, 0.1]) for _ in range(REPORTS)][-1] == {}
+    told = [slowest.values([0.1, 0.3, 0.1]) for _ in range(COMPARED)]
+    assert told == [*[{}] * (COMPARED - 1), {"computes_times/workerpool1-0": pytest.approx(3.0)}]
+    assert [slowest.values([0.1, 0.1, 0.1]) for _ in range(COMPARED)][-1] == {}
 
 
 def test_nobody_is_slow_alone_or_among_equals() -> None:
     for names, seconds in (NAMES[:1], [0.3]), (NAMES, [0.10, 0.12, 0.14]), (NAMES, [0.0, 0.0, 0.0]):
         slowest = Slowest(names)
-        assert not any(slowest.values(seconds) for _ in range(REPORTS))
+        assert not any(slowest.values(seconds) for _ in range(COMPARED))
 
 
 def test_a_line_names_the_slow_one_and_not_the_waiting_of_the_others() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.parallel.copies import digest
+from trainer.checkpoints.disagreement import digest
 
 TYPES = ["float32", "float16", "float64", "int64"]
 

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tests.samples import EXAMPLE, batch
-from trainer import model, train
+from trainer import model
 from trainer.config import Config
 from trainer.describe import estimate
+from trainer.step.optimizers import new_optimizer
 
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -22,7 +23,7 @@ SMALL = 100 if EXAMPLE == "digits" else 20  # masks of attention count as copies
 def test_parameters_gradients_and_moments_are_those_of_a_real_step() -> None:
     description = estimate.describe(CONFIG, batch(1))
     net, some = model.build(CONFIG, batch(1)), batch(3)  # in float32: the policy is what it was
-    optimizer = train.new_optimizer(CONFIG, net.trainable_variables)
+    optimizer = new_optimizer(CONFIG, net.trainable_variables)
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(model.losses(net(some.inputs), some))
     gradients = tape.gradient(total, net.trainable_variables)

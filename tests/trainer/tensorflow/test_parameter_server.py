@@ -13,11 +13,10 @@ import pytest
 import tensorflow as tf
 
 from tests.training import DEADLINE, eventually, processes, signal_trainer, started, train
-from trainer.checkpoints.last_moment import LastMoment
+from trainer.cluster.preemption import LastMoment
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import World
-from trainer.config import Config
-from trainer.job import Job
+from trainer.config import Config, Job
 from trainer.parallel import multi_worker_mirrored, parameter_server
 from trainer.parallel.parameter_server import served
 from trainer.vertex.errors import TrainerError

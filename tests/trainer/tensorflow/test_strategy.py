@@ -14,21 +14,23 @@ import tensorflow as tf
 
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
-from trainer import model, placement, shards, train
+from trainer import model, placement, train
 from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes, spec, world
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config
+from trainer.config import Config, Job
 from trainer.data import Batch
-from trainer.fingerprint import Fingerprint
-from trainer.job import Job
-from trainer.parallel import model_parallel, optimizers
+from trainer.parallel import model_parallel
 from trainer.parallel.calls import Steps, calls, tensors, until_due
 from trainer.parallel.model_parallel import ModelParallel
 from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
 from trainer.parallel.strategy import Loop, Strategy
-from trainer.state import State
-from trainer.totals import means, names
+from trainer.reports.speed import Clock
+from trainer.samples import shards
+from trainer.samples.fingerprint import Fingerprint
+from trainer.step import optimizers
+from trainer.step.state import State
+from trainer.step.totals import means, names
 from trainer.vertex.errors import LostPeerError, TrainerError
 from trainer.vertex.storage import Storage
 
@@ -41,12 +43,12 @@ def losses(folder: Path, devices: list[str], config: Config, layers: int = 0) ->
     world, strategy = on(devices, layers), ModelParallel() if layers else MultiWorkerMirrored()
     job, state = Job(config, Storage(), folder), train.new_state(config, strategy, batch(1), world)
     spread = strategy.wrap(loop(config, state), state, world)
-    of_each = calls(job, shards.Dataset(folder, "train"), 0, world)
+    of_each = calls(job.config, shards.Dataset(folder, "train"), 0, world)
     return [means(spread.take(steps), spread.loop.names)["loss"] for steps in of_each]
 
 
 def loop(config: Config, state: State) -> Loop:
-    return Loop(config, names(state.net, batch(1)), train.train_step, train.new_optimizer)
+    return Loop(config, names(state.net, batch(1)), train.train_step, optimizers.new_optimizer)
 
 
 def on(devices: list[str], layers: int = 0) -> World:
@@ -129,11 +131,11 @@ def test_a_checkpoint_does_not_depend_on_the_devices_of_the_layers(tmp_path: Pat
         written = train.new_state(CONFIG, writer[0], batch(1), writer[1])
         written.step = 7
         copy = train.new_state(CONFIG, Strategy(), batch(1), World())
-        checkpoints = Checkpoints(job, reader[1], copy, NO_SAMPLES)
+        checkpoints = Checkpoints(job, reader[1], copy, NO_SAMPLES, Clock())
         checkpoints.save(written)
         checkpoints.wait()
         read = train.new_state(replace(CONFIG, seed=1), reader[0], batch(1), reader[1])
-        Checkpoints(job, reader[1], copy, NO_SAMPLES).restore(read)
+        Checkpoints(job, reader[1], copy, NO_SAMPLES, Clock()).restore(read)
         assert read.step == 7
         for ours, theirs in zip(read.net.get_weights(), written.net.get_weights(), strict=True):
             assert np.array_equal(ours, theirs)
@@ -157,7 +159,7 @@ class Dropping(keras.Model):  # type: ignore[misc]
 def masks(folder: Path, config: Config, state: State, world: World) -> list[list[tuple[float, ...]]]:
     """The newest mask of each device after each call, from the state's step to the last."""
     spread, seen = MultiWorkerMirrored().wrap(loop(config, state), state, world), []
-    for steps in calls(Job(config, Storage(), folder), shards.Dataset(folder, "train"), state.step, world):
+    for steps in calls(config, shards.Dataset(folder, "train"), state.step, world):
         spread.take(steps)
         seen.append([(*one.numpy(),) for one in world.strategy.experimental_local_results(state.net.mask.value)])
         state.step = steps.end
@@ -169,7 +171,7 @@ def dropping(config: Config, world: World) -> State:
     with world.strategy.scope():
         net = Dropping(config)
         net(batch(1).inputs)
-        return State(net, train.new_optimizer(config, net.trainable_variables))
+        return State(net, optimizers.new_optimizer(config, net.trainable_variables))
 
 
 def test_each_device_drops_its_own_numbers_and_a_resumed_run_the_same_again(folder: Path, tmp_path: Path) -> None:
@@ -180,12 +182,12 @@ def test_each_device_drops_its_own_numbers_and_a_resumed_run_the_same_again(fold
     assert len({mask for each in unbroken for mask in each}) == 6
     state = dropping(config, world)
     half = masks(folder, replace(config, steps=2), state, world)
-    checkpoints = Checkpoints(job, world, copy, NO_SAMPLES)
+    checkpoints = Checkpoints(job, world, copy, NO_SAMPLES, Clock())
     checkpoints.save(state)  # refuses copies that differ
     checkpoints.wait()
     resumed = dropping(config, world)
     masks(folder, replace(config, steps=1), resumed, world)  # somewhere else
-    Checkpoints(job, world, copy, NO_SAMPLES).restore(resumed)
+    Checkpoints(job, world, copy, NO_SAMPLES, Clock()).restore(resumed)
     assert half + masks(folder, config, resumed, world) == unbroken
     single = masks(folder, replace(config, steps_per_call=1), dropping(config, world), world)
     assert single[1::2] == unbroken

@@ -10,7 +10,7 @@ from tests.estimates import block_flops, describe, figures
 from tests.test_task import run
 from tests.training import train
 from trainer.data import BYTES, Sample
-from trainer.shards import write
+from trainer.samples.shards import write
 
 
 def flops(width: int, depth: int, tokens: int) -> int:

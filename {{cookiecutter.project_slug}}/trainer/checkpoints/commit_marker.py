@@ -9,15 +9,13 @@ not forgery: the standard library has nothing faster (measured in November 2026,
 BLAKE2b 1).
 """
 
-import json
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import checksum, read_json, write_json
 
 MARKER = "committed.json"
 BEST = "best.json"  # beside the folders; marks one of them
@@ -25,8 +23,6 @@ ANEW = "begin anew: here with --fresh, in the cloud with another output folder"
 UNREADABLE = "it cannot be read"
 NO_NUMBERS = "holds values that are no numbers"
 READERS = 8  # files that are read at once: a mounted bucket serves several faster than one
-CHUNK = 2**20  # bytes of each that are in memory
-LARGEST = 2**26  # bytes of a JSON file: those of a million files
 
 
 def create_empty(folder: Path) -> None:
@@ -93,14 +89,6 @@ def invalidate(folder: Path, problem: str) -> None:
     """
     if not problem.startswith(UNREADABLE):
         write_json(folder / MARKER, {"damage": problem})
-
-
-def checksum(file: Path) -> int:
-    value = 0
-    with file.open("rb", buffering=0) as stream:
-        while chunk := stream.read(CHUNK):
-            value = zlib.crc32(chunk, value)
-    return value
 
 
 def numbered(root: Path, number: int) -> Path:
@@ -187,24 +175,6 @@ def exportable(root: Path, step: int) -> Path:
     if problem := why_corrupt(folder):
         raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
     return folder
-
-
-def read_json(file: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError, or ValueError: a pipe or a device would be read for ever."""
-    size = file.stat().st_size
-    if not file.is_file() or size > LARGEST:
-        raise ValueError(f"it is no regular file of at most {LARGEST} bytes")
-    try:
-        return json.loads(file.read_text())
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def write_json(file: Path, value: Any) -> None:
-    """Replace the file in one step: a reader sees the old text or the new one."""
-    aside = file.with_name(f"{file.name}.partial")
-    aside.write_text(json.dumps(value, indent=1))
-    aside.replace(file)
 
 
 def _sizes(folder: Path) -> dict[str, int]:

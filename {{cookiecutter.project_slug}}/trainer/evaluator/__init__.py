@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.checkpoints import commit_marker
-from trainer.config import Config
+from trainer.config import Config, Job
 from trainer.evaluator.scoring import scorer
-from trainer.job import Job
 from trainer.reports.sinks import HELDOUT, Lines, TensorBoard
 from trainer.vertex.log import say, say_last, warn
+from trainer.vertex.storage import read_json, write_json
 
 NAME = "evaluator"  # of its run in TensorBoard
 RESULTS = "evaluations.json"  # beside the checkpoints: what an evaluator that restarts need not do again
@@ -77,7 +77,7 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
             attempts[step] += 1
             if metrics := _attempt(score, folder, is_last=attempts[step] == ATTEMPTS):
                 results[step], deadline = metrics, time.monotonic() + patience
-                commit_marker.write_json(root / RESULTS, results)
+                write_json(root / RESULTS, results)
                 report(step, metrics)
                 continue
         elif max(done, default=0) >= config.steps:
@@ -100,7 +100,7 @@ def mark_best(root: Path, results: Mapping[int, Metrics]) -> None:
 def read_results(root: Path) -> dict[int, Metrics]:
     """Step -> metrics, as an earlier evaluator of this job has left them; empty if there was none."""
     try:
-        return {int(step): metrics for step, metrics in commit_marker.read_json(root / RESULTS).items()}
+        return {int(step): metrics for step, metrics in read_json(root / RESULTS).items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:

@@ -4,15 +4,20 @@ Vertex AI mounts every bucket under /gcs in each replica and names the job's fol
 GCS_MOUNT, set by the local Vertex, is another folder in place of /gcs; nothing else differs there.
 """
 
+import json
 import shutil
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trainer.vertex.errors import TrainerError
 
 # Where cloudml-hypertune 0.1.0.dev6 writes, and the service reads, unless told otherwise.
 METRIC_FILE = "/tmp/hypertune/output.metrics"
+CHUNK = 2**20  # bytes of a file that are in memory
+LARGEST = 2**26  # bytes of a JSON file: those of a million files
 FOLDERS = {"model": "AIP_MODEL_DIR", "checkpoints": "AIP_CHECKPOINT_DIR", "logs": "AIP_TENSORBOARD_LOG_DIR"}
 
 
@@ -57,6 +62,32 @@ def copy_files(source: Path, target: Path) -> None:
             copy = target / path.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
+
+
+def checksum(file: Path) -> int:
+    value = 0
+    with file.open("rb", buffering=0) as stream:
+        while chunk := stream.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
+
+
+def read_json(file: Path) -> Any:
+    """Return the value of a JSON file. Raises OSError, or ValueError: a pipe or a device would be read for ever."""
+    size = file.stat().st_size
+    if not file.is_file() or size > LARGEST:
+        raise ValueError(f"it is no regular file of at most {LARGEST} bytes")
+    try:
+        return json.loads(file.read_text())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Replace the file in one step: a reader sees the old text or the new one."""
+    aside = file.with_name(f"{file.name}.partial")
+    aside.write_text(json.dumps(value, indent=1))
+    aside.replace(file)
 
 
 def from_env(environ: Mapping[str, str]) -> Storage:

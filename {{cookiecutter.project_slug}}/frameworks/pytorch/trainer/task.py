@@ -5,10 +5,11 @@ import sys
 from collections.abc import MutableMapping, Sequence
 
 from trainer import config as configs
-from trainer import optional, shards
+from trainer import optional
 from trainer.cluster import rollcall, spec
-from trainer.goodput import ROLL_CALL, START, Clock, process_start
-from trainer.job import Job, facts
+from trainer.config import Job, facts
+from trainer.reports.speed import ROLL_CALL, START, Clock, process_start
+from trainer.samples import shards
 from trainer.vertex import doctor, lease, reducers, storage, writable
 from trainer.vertex.log import exit_code
 
@@ -29,14 +30,14 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     else:
         writable.require(folders, kinds)
     with lease.held(folders, cluster), shards.at(config.data, folders) as folder:
-        job = Job(config, folders, folder, cluster, clock)
+        job = Job(config, folders, folder, cluster)
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
         else:
-            launch(job, environ)
+            launch(job, clock, environ)
 
 
-def launch(job: Job, environ: MutableMapping[str, str]) -> None:
+def launch(job: Job, clock: Clock, environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, then train in a process for each GPU."""
     import torch  # takes seconds: a mistake in the flags is told at once
 
@@ -47,11 +48,11 @@ def launch(job: Job, environ: MutableMapping[str, str]) -> None:
     config, cluster, gpus = job.config, job.cluster, torch.cuda.is_available()
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     layout = mesh.of_job(job, environ.get("CXX", ""))
-    job.clock.lap(START)
+    clock.lap(START)
     rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
-    job.clock.lap(ROLL_CALL)
+    clock.lap(ROLL_CALL)
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
-    processes.launch(cluster, layout, patience, train.run, job, layout)
+    processes.launch(cluster, layout, patience, train.run, job, layout, clock)
 
 
 if __name__ == "__main__":

@@ -1,47 +1,44 @@
 """Training, readable from top to bottom: `run` in each process, `train`, and what happens in a step."""
 
 from functools import partial
-from typing import Any
 
-import numpy as np
 import torch
-from torch import nn, optim
+from torch import nn
 
 from trainer import export, model
+from trainer.checkpoints import disagreement
+from trainer.checkpoints.disagreement import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
 from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config, due, learning_rate
+from trainer.config import Config, Job, due, learning_rate
 from trainer.data import Batch
-from trainer.disagreement import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
-from trainer.fingerprint import require_same
-from trainer.job import Job
-from trainer.parallel import copies
 from trainer.parallel import strategy as strategies
 from trainer.parallel.precision import autocast, precision
 from trainer.parallel.strategy import Strategy
-from trainer.reports.reporter import conclude
-from trainer.reports.reports import Reports
+from trainer.reports.reports import Reports, conclude
 from trainer.reports.sinks import Values
-from trainer.shards import Data, largest_part, micro_batches
-from trainer.state import State, new_model
-from trainer.totals import Totals, add, counted, means, measure
+from trainer.reports.speed import Clock
+from trainer.samples.batches import Data, largest_part, micro_batches
+from trainer.samples.fingerprint import require_same
+from trainer.step.state import State, new_model, new_optimizer, step_seed
+from trainer.step.totals import Totals, add, counted, means, measure
 from trainer.vertex.log import say
 
 
-def run(job: Job, mesh: Mesh) -> None:
+def run(job: Job, mesh: Mesh, clock: Clock) -> None:
     """Join the other processes and train; `processes.launch` starts this function in each of them."""
     timeout, strategy = job.config.collective_timeout, strategies.load(job.config.strategy)
     with processes.join(mesh, timeout) as world, strategy.join(world, timeout):
         if world.is_chief:
             say(f"training on {world.size} x {devices.describe(world.device)}, {job.config.strategy}: {mesh}")
-        final, answers = train(job, strategy, world)
+        final, answers = train(job, strategy, world, clock)
     if world.is_chief:  # the state of the training has left the memory
         export.finish(job, answers)
-        conclude(job, final)
+        conclude(job, clock, final)
 
 
-def train(job: Job, strategy: Strategy, world: World) -> tuple[Values, Answers]:
+def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
     """Train from the first step, or from the newest whole checkpoint, to the last.
 
     Returns the held-out metrics, and the model's answers, by which its export is proven.
@@ -51,16 +48,15 @@ def train(job: Job, strategy: Strategy, world: World) -> tuple[Values, Answers]:
     if world.is_chief and job.rehearses_export:
         export.rehearse(job)
     net = new_model(config, data.example)
-    copies.require_same_buffers(job, net, world)  # before a strategy gives all of them those of the first process
+    disagreement.require_same_buffers(job, net, world)  # before a strategy gives all of them those of the first process
     net = strategy.wrap(config, net, world)
-    checkpoints = Checkpoints(job, strategy, world, data.fingerprint)
+    checkpoints = Checkpoints(job, strategy, world, data.fingerprint, clock)
     state = checkpoints.restore(State(net, new_optimizer(config, net)))
     ask = partial(answers, job, strategy, net, data, world)
     ask()
-    reports = Reports(job, strategy, world, state, data.example)
+    reports = Reports(job, clock, strategy, world, state, data.example)
     with checkpoints:
-        batches = data.training(state.step, world.data_rank, world.data_size, partial(devices.idle_timer, world.device))
-        for batch in reports.traced(batches):
+        for batch in reports.traced(data.training(state.step, world.data_rank, world.data_size)):
             totals = train_step(config, strategy, state, devices.copy(batch, world.device), world)
             reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint
             checkpoints.step(state)
@@ -104,7 +100,7 @@ def forward_backward(config: Config, strategy: Strategy, net: nn.Module, batch: 
 def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Values:
     """Return the mean loss and metrics over every held-out sample exactly once. Every process must call it."""
     net.eval()
-    copies.share_buffers(strategy.bare(net), world)
+    disagreement.share_buffers(strategy.bare(net), world)
     totals = Totals()
     for filled, mask in data.evaluation(world.data_rank, world.data_size, strategy.parts(config)):
         batch = devices.copy(filled, world.device)
@@ -134,18 +130,3 @@ def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: Wor
     net.train()
     names = [job.cluster.process(rank, world.size) for rank in range(world.size)]
     return require_same_answers(job, world.gather(own), names)
-
-
-def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
-    """AdamW, which leaves biases and other vectors undecayed."""
-    matrices: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim > 1]}
-    vectors: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim <= 1]}
-    groups = [matrices | {"weight_decay": config.weight_decay}, vectors | {"weight_decay": 0.0}]
-    # One kernel updates all parameters on a GPU. A CPU's rounds otherwise, by where FSDP has cut a parameter.
-    fused = all(p.is_cuda for p in net.parameters())
-    return optim.AdamW(groups, lr=config.learning_rate, fused=fused)
-
-
-def step_seed(config: Config, step: int, rank: int) -> int:
-    """Seed of one step, as for dropout: a resumed run draws the numbers that the unbroken one would have drawn."""
-    return int(np.random.SeedSequence((config.seed, step, rank)).generate_state(1, np.uint64)[0])

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from trainer import model
 from trainer.checkpoints import commit_marker, saver
+from trainer.checkpoints.disagreement import DRAWN, SAMPLES, Answers
+from trainer.config import Job
 from trainer.data import Array, Batch, show
-from trainer.disagreement import DRAWN, SAMPLES, Answers
-from trainer.job import Job
-from trainer.shards import Dataset
+from trainer.samples.shards import Dataset
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError, exporting
 from trainer.vertex.log import say_lines

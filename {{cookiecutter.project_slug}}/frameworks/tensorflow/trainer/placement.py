@@ -58,3 +58,20 @@ def add_gradients(sums: Sequence[tf.Tensor], loss: tf.Tensor, variables: Sequenc
 def device_of(variable: Any) -> str:
     """The device of a Keras variable, or of one of TensorFlow."""
     return str((variable.value if isinstance(variable, keras.Variable) else variable).device)
+
+
+class PlacedAdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
+    """AdamW that updates each variable on the device that holds it, with gradients that are all-reduced already.
+
+    Keras 3 leaves the device to TensorFlow, which would compute all updates on the first GPU.
+    """
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        for variable in filter(self._use_weight_decay, variables):
+            with tf.device(device_of(variable)):
+                variable.assign_sub(variable * self.weight_decay * self.learning_rate)
+
+    def _backend_update_step(self, grads: Sequence[tf.Tensor], variables: Sequence[Any], learning_rate: Any) -> None:
+        for gradient, variable in zip(grads, variables, strict=True):
+            with tf.device(device_of(variable)):
+                self.update_step(gradient, variable, learning_rate)

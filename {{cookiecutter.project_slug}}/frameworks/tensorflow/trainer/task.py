@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from trainer import optional
 from trainer.cluster import program, rollcall, spec
-from trainer.goodput import ROLL_CALL, START, Clock, process_start
+from trainer.reports.speed import ROLL_CALL, START, Clock, process_start
 from trainer.vertex import doctor, lease, storage, writable
 from trainer.vertex.errors import no_exit
 from trainer.vertex.log import exit_code
 
 if TYPE_CHECKING:
-    from trainer.job import Job
+    from trainer.config import Job
 
 DESCRIBE = "--describe"
 
@@ -21,7 +21,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Do one replica's part: describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
     program.prepare(environ, argv)
     from trainer import config as configs  # not before: these import TensorFlow
-    from trainer.job import Job
+    from trainer.config import Job
 
     clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
     folders = storage.from_env(environ)
@@ -38,28 +38,31 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
 
     with lease.held(folders, cluster), strategies.load(config.strategy).data(config, folders, cluster) as folder:
-        part = optional.load("evaluator", f"{cluster.name}, an evaluator,").run if cluster.evaluates else launch
-        part(Job(config, folders, folder, cluster, clock))
+        job = Job(config, folders, folder, cluster)
+        if cluster.evaluates:
+            optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
+        else:
+            launch(job, clock)
 
 
-def launch(job: "Job") -> None:
+def launch(job: "Job", clock: Clock) -> None:
     """Wait for all replicas, then do this one's part."""
     import keras
     import tensorflow as tf
 
     from trainer import train
-    from trainer.job import facts
+    from trainer.config import facts
     from trainer.parallel import strategy as strategies
 
     config, strategy = job.config, strategies.load(job.config.strategy)
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     mesh = strategy.lay_out(job)
-    job.clock.lap(START)
+    clock.lap(START)
     versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
     rollcall.call(job.cluster, patience, strategy.servers(job.cluster), facts(config, **versions))
-    job.clock.lap(ROLL_CALL)
+    clock.lap(ROLL_CALL)
     with no_exit(job.cluster.name):
-        train.run(job, mesh)
+        train.run(job, mesh, clock)
 
 
 if __name__ == "__main__":

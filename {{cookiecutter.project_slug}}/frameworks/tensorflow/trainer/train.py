@@ -1,33 +1,30 @@
 """Training, readable from top to bottom: `run` on each machine, `train`, and what a device does in a step."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer import export, model
+from trainer.checkpoints.disagreement import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
 from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config, due
+from trainer.config import Config, Job, due
 from trainer.data import Batch
-from trainer.disagreement import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
-from trainer.fingerprint import require_same
-from trainer.job import Job
 from trainer.parallel import strategy as strategies
 from trainer.parallel.calls import calls
-from trainer.parallel.optimizers import AdamW, require_keras
 from trainer.parallel.strategy import Loop, Spread, Strategy
-from trainer.reports.reporter import conclude
-from trainer.reports.reports import Reports
+from trainer.reports.reports import Reports, conclude
 from trainer.reports.sinks import Values
-from trainer.shards import Data, micro_batches
-from trainer.state import State
-from trainer.totals import Totals, counted, means, measure, names
+from trainer.reports.speed import Clock
+from trainer.samples.batches import Data, micro_batches
+from trainer.samples.fingerprint import require_same
+from trainer.step.optimizers import new_optimizer, require_keras
+from trainer.step.state import State
+from trainer.step.totals import Totals, counted, means, measure, names
 from trainer.vertex.log import say
 
 
-def run(job: Job, mesh: Mesh) -> None:
+def run(job: Job, mesh: Mesh, clock: Clock) -> None:
     """Join the other machines and train; `task.launch` calls this function on each of them."""
     strategy = strategies.load(job.config.strategy)
     with strategy.join(job, mesh) as world:
@@ -35,13 +32,13 @@ def run(job: Job, mesh: Mesh) -> None:
             return
         if world.is_chief:
             say(f"training on {strategy.describe(job, world)}")
-        final, answers = train(job, strategy, world)
+        final, answers = train(job, strategy, world, clock)
         if world.is_chief:  # the state of the training has left the memory
             export.finish(job, answers)
-            conclude(job, final)
+            conclude(job, clock, final)
 
 
-def train(job: Job, strategy: Strategy, world: World) -> tuple[Values, Answers]:
+def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
     """Train from the first step, or from the newest whole checkpoint, to the last.
 
     Returns the held-out metrics, and the model's answers, by which its export is proven.
@@ -53,14 +50,14 @@ def train(job: Job, strategy: Strategy, world: World) -> tuple[Values, Answers]:
     state = new_state(config, strategy, data.example, world)
     with tf.device("CPU:0"):  # a second state, for the checkpoints
         copy = new_state(config, Strategy(), data.example, World()) if world.is_chief else None
-    checkpoints = Checkpoints(job, world, copy, data.fingerprint)
+    checkpoints = Checkpoints(job, world, copy, data.fingerprint, clock)
     state = checkpoints.restore(state)
     answers(job, state.net, data, world)
     loop = Loop(config, names(state.net, data.example), train_step, new_optimizer)
     spread = strategy.wrap(loop, state, world)
-    reports = Reports(job, strategy, world, state, spread, data.example)
+    reports = Reports(job, clock, strategy, world, state, spread, data.example)
     with checkpoints:
-        for steps in reports.traced(calls(job, data.train, state.step, world)):
+        for steps in reports.traced(calls(config, data.train, state.step, world)):
             totals = spread.take(steps)
             state.step = steps.end
             reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint
@@ -132,13 +129,3 @@ def new_state(config: Config, strategy: Strategy, example: Batch, world: World) 
     with strategy.scope(world):
         net = strategy.build(config, example, world)
         return State(net, new_optimizer(config, net.trainable_variables, strategy.optimizer))
-
-
-def new_optimizer(
-    config: Config, variables: list[Any], kind: type[keras.optimizers.AdamW] = AdamW
-) -> keras.optimizers.AdamW:
-    """AdamW, which leaves biases and other vectors undecayed."""
-    optimizer = kind(config.learning_rate, weight_decay=config.weight_decay, epsilon=1e-8)
-    optimizer.exclude_from_weight_decay([v for v in variables if len(v.shape) <= 1])
-    optimizer.build(variables)
-    return optimizer

@@ -23,20 +23,17 @@ from torch.distributed.checkpoint.staging import AsyncStager, BlockingAsyncStage
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 
-from trainer.checkpoints import commit_marker
+from trainer.checkpoints import commit_marker, disagreement
 from trainer.checkpoints.background import Background
-from trainer.checkpoints.last_moment import LastMoment
-from trainer.cluster.notice import StoppedError
+from trainer.checkpoints.disagreement import require_alike
+from trainer.cluster.preemption import LastMoment, StoppedError
 from trainer.cluster.world import World
-from trainer.config import due
-from trainer.disagreement import require_alike
-from trainer.fingerprint import Fingerprint, require
-from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
-from trainer.job import Job
-from trainer.parallel import copies
+from trainer.config import Job, due
 from trainer.parallel.clip import holder_count
 from trainer.parallel.strategy import Strategy
-from trainer.state import State
+from trainer.reports.speed import CHECKPOINTS, LAST_CHECKPOINT, Clock
+from trainer.samples.fingerprint import Fingerprint, require
+from trainer.step.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
@@ -54,9 +51,9 @@ class Checkpoints(Background):
     same steps. After an error of the loop, what is being written is still written to its end.
     """
 
-    def __init__(self, job: Job, strategy: Strategy, world: World, samples: Fingerprint) -> None:
+    def __init__(self, job: Job, strategy: Strategy, world: World, samples: Fingerprint, clock: Clock) -> None:
         super().__init__()
-        self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
+        self._config, self._root, self._clock = job.config, job.storage.checkpoints, clock
         self._job, self._strategy, self._world, self._samples = job, strategy, world, samples
         self._saved = ""  # name of the newest checkpoint
         self._writers = world.with_own_group(job.config.collective_timeout)  # for the thread that writes
@@ -106,7 +103,7 @@ class Checkpoints(Background):
         self.wait()
         self.compare(state)
         net = self._strategy.bare(state.net)
-        copies.share_buffers(net, self._world)
+        disagreement.share_buffers(net, self._world)
         model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
         world = self._writers
         copy = self._stager.stage({"model": share(model, world), "optimizer": share(optimizer, world)})
@@ -117,7 +114,7 @@ class Checkpoints(Background):
 
     def compare(self, state: State) -> None:
         """Raises PeerError where the copies of the model differ, with the names of the processes that hold them."""
-        apart = copies.parted(state, self._strategy.bare(state.net), self._world)
+        apart = disagreement.parted(state, self._strategy.bare(state.net), self._world)
         names = [self._job.cluster.process(rank, self._world.size) for rank in apart]
         if apart:
             require_alike(self._job, state.step, self._saved, names, [*apart.values()])

@@ -33,15 +33,13 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainer.cluster import stuck
 from trainer.cluster.heartbeat import Heartbeat
-from trainer.cluster.notice import GRACE_SECONDS, StoppedError
+from trainer.cluster.preemption import GRACE_SECONDS, NOTICE, StoppedError
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
 from trainer.vertex import driver
 from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError, TrainerError, no_exit
 from trainer.vertex.log import say
 
-# How this replica's processes hear that it is to end: SIGTERM comes from the agent, too, where a neighbour has failed.
-NOTICE = signal.SIGUSR1
 NEIGHBOUR_SECONDS = 3.0  # the agent looks at its processes ten times a second
 # How gloo, as a plain RuntimeError, and NCCL say that a peer is gone or silent. What else either says may be a fault
 # of the program: sizes that differ between processes, or a GPU that two of them use.

@@ -1,6 +1,8 @@
 """Estimate of the resources of a run, measured on tensors without storage: no GPU, no weights, a second or two."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -9,12 +11,48 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainer import model, shards, train
+from trainer import model
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.describe.resource_estimate import ResourceEstimate
 from trainer.parallel.precision import LOW
+from trainer.samples import shards
+from trainer.step.state import new_optimizer
 from trainer.vertex.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceEstimate:
+    """Counts, and bytes on one GPU, all from the model and the optimizer as they are; nothing is allocated for it.
+
+    On a GPU, memory is about the sum of all the bytes here, those per sample times the samples of one micro-batch.
+    A framework's own buffers come on top.
+    """
+
+    parameters: int
+    """Trained parameters."""
+    parameter_bytes: int
+    gradient_bytes: int
+    """Bytes that each step all-reduces."""
+    optimizer_bytes: int
+    """Moments of AdamW."""
+    flops_per_sample: int
+    """Floating point operations of matrix products and convolutions, forward and backward, a multiply-add being two."""
+    precision: str
+    """Compute dtype of GPUs that have it: bfloat16 from A100 and L4 on; the other GPUs compute in float32."""
+    weight_copy_bytes: int
+    """Copies of weights in `precision`; GPUs that compute in float32 need none."""
+    activation_bytes_per_sample: int
+    """Estimate of the tensors that the forward pass keeps for the backward pass, in `precision`."""
+    activation_bytes_per_sample_float32: int
+    """Likewise where the GPU computes in float32."""
+    global_batch: int
+    """Samples of one step, over all GPUs."""
+    micro_batches: int
+    """Micro-batches of one step, on each GPU."""
+
+    def to_json(self) -> str:
+        """Return one line, without a line end."""
+        return json.dumps(asdict(self))
 
 
 def show(config: Config, storage: Storage) -> None:
@@ -29,7 +67,7 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
         TrainerError: the flags and the data give no model.
     """
     net, flops = forward_backward(config, example)
-    optimizer = train.new_optimizer(config, net)
+    optimizer = new_optimizer(config, net)
     optimizer.step()
     moments = [value for state in optimizer.state.values() for value in state.values()]
     precision = torch.float32 if config.precision == "float32" else LOW

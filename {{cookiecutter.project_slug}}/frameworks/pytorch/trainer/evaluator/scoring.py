@@ -8,10 +8,10 @@ import torch
 from trainer import train
 from trainer.checkpoints import saver
 from trainer.cluster.world import World
-from trainer.job import Job
+from trainer.config import Job
 from trainer.parallel.strategy import Strategy
-from trainer.shards import Data
-from trainer.state import new_model
+from trainer.samples.batches import Data
+from trainer.step.state import new_model
 
 
 def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:

@@ -12,11 +12,11 @@ from torch import nn
 
 from trainer import flags, model, parallelism
 from trainer.cluster.world import Mesh
-from trainer.config import Config
-from trainer.job import Job
+from trainer.config import Config, Job
 from trainer.parallel import strategy as strategies
 from trainer.parallelism import Parallelism
-from trainer.shards import Dataset, require_samples
+from trainer.samples.batches import require_samples
+from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 
 

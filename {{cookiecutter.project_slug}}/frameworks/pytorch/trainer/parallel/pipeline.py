@@ -24,7 +24,7 @@ from trainer.parallel.blocks import compile_and_recompute
 from trainer.parallel.clip import clip_gradients
 from trainer.parallel.precision import autocast
 from trainer.parallel.strategy import Strategy
-from trainer.totals import Totals, measure
+from trainer.step.totals import Totals, measure
 
 SCHEDULES: dict[str, tuple[Any, int]] = {  # with the stages on each GPU
     "gpipe": (ScheduleGPipe, 1),

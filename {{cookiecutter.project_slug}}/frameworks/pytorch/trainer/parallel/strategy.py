@@ -10,7 +10,7 @@ from trainer import optional
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.parallel.clip import clip_gradients
-from trainer.totals import Totals
+from trainer.step.totals import Totals
 
 
 class Strategy:

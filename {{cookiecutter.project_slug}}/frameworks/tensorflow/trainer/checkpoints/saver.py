@@ -8,18 +8,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.checkpoints import commit_marker
+from trainer.checkpoints import commit_marker, disagreement
 from trainer.checkpoints.background import Background
-from trainer.checkpoints.last_moment import LastMoment
-from trainer.cluster.notice import StoppedError
+from trainer.checkpoints.disagreement import require_alike
+from trainer.cluster.preemption import LastMoment, StoppedError
 from trainer.cluster.world import World
-from trainer.config import due
-from trainer.disagreement import require_alike
-from trainer.fingerprint import Fingerprint, require
-from trainer.goodput import CHECKPOINTS, LAST_CHECKPOINT
-from trainer.job import Job
-from trainer.parallel import copies
-from trainer.state import State
+from trainer.config import Job, due
+from trainer.reports.speed import CHECKPOINTS, LAST_CHECKPOINT, Clock
+from trainer.samples.fingerprint import Fingerprint, require
+from trainer.step.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
@@ -39,9 +36,9 @@ class Checkpoints(Background):
         copy: a second state on the CPU, which is overwritten; None in all replicas but the chief, which alone writes.
     """
 
-    def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint) -> None:
+    def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint, clock: Clock) -> None:
         super().__init__()
-        self._config, self._root, self._clock = job.config, job.storage.checkpoints, job.clock
+        self._config, self._root, self._clock = job.config, job.storage.checkpoints, clock
         self._job, self._world, self._copy, self._samples = job, world, copy, samples
         self._saved = ""  # name of the newest checkpoint
         self._last_moment = LastMoment(job.cluster, world, job.config.collective_timeout)
@@ -115,7 +112,7 @@ class Checkpoints(Background):
 
     def compare(self, state: State) -> None:
         """Raises PeerError where the copies of the model differ, with the names of the replicas that hold them."""
-        apart = copies.parted(state, self._world)
+        apart = disagreement.parted(state, self._world)
         names = [self._job.cluster.node(rank, self._world.mesh.data_size).name for rank in apart]
         if apart:
             require_alike(self._job, state.step, self._saved, names, [*apart.values()])

@@ -4,9 +4,7 @@ import contextlib
 import ctypes
 import faulthandler
 import re
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,6 @@ from trainer.cluster import stuck
 from trainer.cluster.spec import Cluster
 from trainer.vertex.errors import LostPeerError
 
-NOTICE = signal.SIGTERM  # how this replica hears that it is to end
 MONOTONIC, IN_A_THREAD = 1, 2  # CLOCK_MONOTONIC and SIGEV_THREAD of Linux
 LAST_WORDS_SECONDS = 3.0
 # TensorFlow raises these for a peer that is gone or silent, and beyond these files never for a fault of the user's.
@@ -69,15 +66,6 @@ def _exit_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         system.timer_delete(timer)
-
-
-def take_back_sigterm() -> None:
-    """Let SIGTERM end this process again: to join others, TensorFlow puts a handler in its place that only takes note.
-
-    Source: TensorFlow 2.21, xla/tsl/distributed_runtime/preemption/preemption_notifier.h, SigtermNotifier.
-    """
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 @contextlib.contextmanager

@@ -1,25 +1,62 @@
 """Estimate of the resources of a run, read from a graph that is built and never run: no GPU, no weights."""
 
 import contextlib
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainer import model, shards, train
+from trainer import model
 from trainer.cluster.devices import LOW
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.describe.resource_estimate import ResourceEstimate
+from trainer.samples import shards
+from trainer.step.optimizers import new_optimizer
 from trainer.vertex.storage import Storage
 
 VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # their result is their input's memory
 # Where the kernel and what it gives stand among the inputs, or at the end, the outputs.
 CONVOLUTIONS = {"Conv2D": (1, -1), "Conv2DBackpropInput": (1, 2), "Conv2DBackpropFilter": (-1, 2)}
 STORED = {"Const", "ReadVariableOp"}  # their result is there all the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceEstimate:
+    """Counts, and bytes on one GPU, all from the model and the optimizer as they are; nothing is allocated for it.
+
+    On a GPU, memory is about the sum of all the bytes here, those per sample times the samples of one micro-batch.
+    A framework's own buffers come on top.
+    """
+
+    parameters: int
+    """Trained parameters."""
+    parameter_bytes: int
+    gradient_bytes: int
+    """Bytes that each step all-reduces."""
+    optimizer_bytes: int
+    """Moments of AdamW."""
+    flops_per_sample: int
+    """Floating point operations of matrix products and convolutions, forward and backward, a multiply-add being two."""
+    precision: str
+    """Compute dtype of GPUs that have it: bfloat16 from A100 and L4 on; the other GPUs compute in float32."""
+    weight_copy_bytes: int
+    """Copies of weights in `precision`; GPUs that compute in float32 need none."""
+    activation_bytes_per_sample: int
+    """Estimate of the tensors that the forward pass keeps for the backward pass, in `precision`."""
+    activation_bytes_per_sample_float32: int
+    """Likewise where the GPU computes in float32."""
+    global_batch: int
+    """Samples of one step, over all GPUs."""
+    micro_batches: int
+    """Micro-batches of one step, on each GPU."""
+
+    def to_json(self) -> str:
+        """Return one line, without a line end."""
+        return json.dumps(asdict(self))
 
 
 def show(config: Config, storage: Storage) -> None:
@@ -67,7 +104,7 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
         forward = graph.get_operations()
         gradients = tape.gradient(total, net.trainable_variables)
         backward = graph.get_operations()[len(forward) :]
-        optimizer = train.new_optimizer(config, net.trainable_variables)
+        optimizer = new_optimizer(config, net.trainable_variables)
     copies, activations = kept_bytes(forward, backward, [array.op for array in sample])
     return ResourceEstimate(
         parameters=net.count_params(),

@@ -7,11 +7,12 @@ from trainer import train
 from trainer.checkpoints import saver
 from trainer.cluster import devices
 from trainer.cluster.world import World
-from trainer.job import Job
+from trainer.config import Job
 from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
 from trainer.parallel.strategy import Loop
-from trainer.shards import Data
-from trainer.totals import names
+from trainer.samples.batches import Data
+from trainer.step.optimizers import new_optimizer
+from trainer.step.totals import names
 
 
 def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
@@ -23,7 +24,7 @@ def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
     devices.compute_in(job.config.precision, devices.set_up_gpus())
     data, strategy, alone = Data(job), MultiWorkerMirrored(), World()
     state = train.new_state(job.config, strategy, data.example, alone)
-    loop = Loop(job.config, names(state.net, data.example), train.train_step, train.new_optimizer)
+    loop = Loop(job.config, names(state.net, data.example), train.train_step, new_optimizer)
     spread = strategy.wrap(loop, state, alone)
 
     def score(folder: Path) -> Mapping[str, float]:

@@ -1,6 +1,5 @@
 """Calls of TensorFlow: each takes one step or, with --steps-per-call, several."""
 
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -12,8 +11,8 @@ import tensorflow as tf
 from trainer.cluster.world import World
 from trainer.config import Config, learning_rate, traced_steps
 from trainer.data import Batch
-from trainer.job import Job
-from trainer.shards import Dataset, train_batches
+from trainer.samples.batches import train_batches
+from trainer.samples.shards import Dataset
 
 
 class Steps(NamedTuple):
@@ -24,17 +23,12 @@ class Steps(NamedTuple):
     end: int  # how many steps of the run are finished then
 
 
-def calls(job: Job, dataset: Dataset, start: int, world: World) -> Iterator[Steps]:
+def calls(config: Config, dataset: Dataset, start: int, world: World) -> Iterator[Steps]:
     """Yield all steps from `start` on, with this machine's shares of each global batch.
 
     The next call's are read while the present one computes.
     """
-    # A GPU may work while Python waits for a batch, and TensorFlow does not tell.
-    idle_timer = None if tf.config.list_physical_devices("GPU") else (lambda: lambda: math.inf)
-    return job.clock.timed(_read_ahead(_calls(job.config, dataset, start, world)), idle_timer)
-
-
-def _read_ahead(steps: Iterator[Steps]) -> Iterator[Steps]:
+    steps = _calls(config, dataset, start, world)
     with ThreadPoolExecutor(1) as reader:
         read = reader.submit(next, steps, None)
         while (now := read.result()) is not None:

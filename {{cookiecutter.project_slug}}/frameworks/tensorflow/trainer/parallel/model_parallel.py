@@ -11,17 +11,15 @@ import tensorflow as tf
 from trainer import model, placement
 from trainer.cluster import devices
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config
+from trainer.config import Config, Job
 from trainer.data import Batch
-from trainer.job import Job
 from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
-from trainer.parallel.optimizers import PlacedAdamW
-from trainer.shards import Dataset
+from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 
 
 class ModelParallel(MultiWorkerMirrored):
-    optimizer = PlacedAdamW
+    optimizer = placement.PlacedAdamW
 
     def lay_out(self, job: Job) -> Mesh:
         """Return one model on each machine; without GPUs, on as many parts of the CPU as it takes to spread it."""

@@ -9,17 +9,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer import flags, totals
+from trainer import flags
 from trainer.cluster import devices
-from trainer.cluster.processes import bounded, take_back_sigterm, with_peers
+from trainer.cluster.preemption import take_back_sigterm
+from trainer.cluster.processes import bounded, with_peers
 from trainer.cluster.world import Mesh, World, resolver
+from trainer.config import Job
 from trainer.data import Batch
-from trainer.job import Job
 from trainer.parallel.calls import Steps, on_host, tensors, turn, turns
 from trainer.parallel.strategy import Loop, Spread, Strategy
-from trainer.shards import Masked
-from trainer.state import State
-from trainer.totals import Totals
+from trainer.samples.batches import Masked
+from trainer.step.state import State
+from trainer.step.totals import Totals, score
 from trainer.vertex import reducers
 from trainer.vertex.errors import TrainerError
 
@@ -129,7 +130,7 @@ class Mirrored:
 
     @tf.function  # type: ignore[untyped-decorator]
     def _score(self, batch: Batch, mask: tf.Tensor) -> Totals:
-        measured = self._world.strategy.run(lambda *one: totals.score(self._state.net, *one), [batch, mask])
+        measured = self._world.strategy.run(lambda *one: score(self._state.net, *one), [batch, mask])
         return self._world.strategy.reduce(SUM, measured, axis=None)
 
     def _bounded(self, function: Any, steps: int = 1) -> AbstractContextManager[None]:

@@ -8,18 +8,18 @@ from typing import Any, NamedTuple, Protocol, cast
 import keras
 import tensorflow as tf
 
-from trainer import model, optional, shards
+from trainer import model, optional
 from trainer.cluster import devices
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config
+from trainer.config import Config, Job
 from trainer.data import Batch
-from trainer.job import Job
 from trainer.parallel.calls import Steps
-from trainer.parallel.optimizers import AdamW
-from trainer.shards import Masked
-from trainer.state import State
-from trainer.totals import Totals
+from trainer.samples import shards
+from trainer.samples.batches import Masked
+from trainer.step.optimizers import AdamW
+from trainer.step.state import State
+from trainer.step.totals import Totals
 from trainer.vertex.storage import Storage
 
 

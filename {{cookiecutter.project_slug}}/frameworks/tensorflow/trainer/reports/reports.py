@@ -1,33 +1,120 @@
 """Reports of a training run: after each step, and of what was held out."""
 
+import math
 import os
 from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
 
-from trainer import optional
 from trainer.cluster import devices, stuck
 from trainer.cluster.world import World
-from trainer.config import due, learning_rate
+from trainer.config import Job, due, learning_rate
 from trainer.data import Batch
-from trainer.goodput import FIRST_STEP, REPORTS, START, TRAINING
-from trainer.job import Job
 from trainer.parallel.calls import Steps
 from trainer.parallel.strategy import Spread, Strategy
-from trainer.reports import mfu, profile
-from trainer.reports.reporter import Reporter
-from trainer.reports.slowest import Slowest
-from trainer.state import State
-from trainer.totals import Totals, means
+from trainer.reports import profile
+from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, describe, last_reported, sinks
+from trainer.reports.speed import (
+    DATA,
+    EVALUATION,
+    EXPORT,
+    FIRST_STEP,
+    REPORTS,
+    START,
+    TRAINING,
+    Clock,
+    Slowest,
+    peak_flops,
+)
+from trainer.samples.batches import per_step
+from trainer.step.state import State
+from trainer.step.totals import Totals, means
 from trainer.vertex import reducers
+from trainer.vertex.errors import TrainerError
+from trainer.vertex.log import say, warn
+
+
+def conclude(job: Job, clock: Clock, final: Values) -> None:
+    """Say what the run has reached, where its model is, and where its time went, when the export has ended."""
+    clock.lap(EXPORT)
+    say(f"{describe(final)}; model in {job.storage.model}", **final)
+    say(str(clock), goodput=clock.goodput, seconds=dict(clock.seconds))
+
+
+class Reporter:
+    """Reports of one run, from the end of its start. Every process reports, and only the chief's has sinks.
+
+    Args:
+        example: a batch of one sample.
+        start: steps that were finished before this run, as after a resume.
+        device_count: devices that share a step.
+        flops: operations of a step as a share of the operations that the devices are built for in a second; 0 where
+            unknown.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        clock: Clock,
+        example: Batch,
+        *,
+        is_chief: bool,
+        start: int,
+        device_count: int,
+        flops: float = 0.0,
+    ) -> None:
+        config = job.config
+        self._clock, self._device_count, self._flops = clock, device_count, flops
+        self._per_step, self._reported = per_step(config, example), start
+        self._last_start = last_reported(job.storage.logs) if is_chief else 0  # before there are curves of this start
+        self._sinks = sinks(job.storage.logs, config.steps, job.storage.trial) if is_chief else ()
+        self._clock.repeats = start < self._last_start
+        if start and (lost := max(self._last_start - start, 0)):
+            warn(f"resumed at step {start}; {lost} {'step after it is' if lost == 1 else 'steps after it are'} lost")
+        self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
+
+    def training(self, step: int, values: Values) -> None:
+        """Report training values since the last report; `step` counts finished steps.
+
+        Raises:
+            TrainerError: the loss is no number any more, or infinite. In all processes, which are told the same values.
+        """
+        clock = self._clock
+        clock.lap(TRAINING)  # a GPU has worked until the values were there
+        steps = step - self._reported
+        seconds = (clock.stepping - self._stepping) / steps
+        speed = {f"{TRAIN}{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
+        speed |= {f"{TRAIN}step_seconds": seconds, PER_DEVICE: self._per_step["samples"] / seconds / self._device_count}
+        if DATA in clock.seconds:  # else nobody knows how long the device has waited
+            speed[f"{TRAIN}data_seconds"] = (clock.seconds[DATA] - self._waiting) / steps
+        speed |= {f"{TRAIN}mfu": self._flops / seconds} if self._flops else {}
+        self._write(step, {f"{TRAIN}{name}": value for name, value in values.items()} | speed)
+        if not math.isfinite(values.get("loss", 0.0)):
+            raise TrainerError(
+                f"the loss is no number any more, since a step after {self._reported}; lower --learning-rate or --clip,"
+                " or look for a sample or an operation that gives none"
+            )
+        self._reported, self._stepping, self._waiting = step, clock.stepping, clock.seconds.get(DATA, 0.0)
+        clock.lap(REPORTS)
+        clock.repeats = step < self._last_start
+
+    def heldout(self, step: int, values: Values) -> None:
+        """Report the evaluation that has just ended."""
+        self._clock.lap(EVALUATION)
+        self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
+        self._clock.lap(REPORTS)
+
+    def _write(self, step: int, values: Values) -> None:
+        for write in self._sinks:
+            write(step, values)
 
 
 class Reports(Reporter):
     """Reports of a run that begins with this state. Every machine must make them, and report each step."""
 
     def __init__(
-        self, job: Job, strategy: Strategy, world: World, state: State, spread: Spread, example: Batch
+        self, job: Job, clock: Clock, strategy: Strategy, world: World, state: State, spread: Spread, example: Batch
     ) -> None:
         self._job, self._strategy, self._world, self._spread = job, strategy, world, spread
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
@@ -35,14 +122,18 @@ class Reports(Reporter):
         # The GPUs of parameter servers' workers are not seen here.
         flops = share_of_peak(job, world, example) if world.is_chief and strategy.computes else 0.0
         count = world.mesh.size
-        super().__init__(job, example, is_chief=world.is_chief, start=state.step, device_count=count, flops=flops)
+        super().__init__(
+            job, clock, example, is_chief=world.is_chief, start=state.step, device_count=count, flops=flops
+        )
         # Last: what is traced from the first step on must not hold the start.
         self._trace = profile.Trace(job, state.step, world.is_chief)
         self._clock.lap(START)
 
     def traced(self, batches: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the batches of the loop, whose traced steps end with all that the loop does after them."""
-        for batch in batches:
+        # A GPU may work while Python waits for a batch, and TensorFlow does not tell.
+        idle_timer = None if tf.config.list_physical_devices("GPU") else (lambda: lambda: math.inf)
+        for batch in self._clock.timed(batches, idle_timer):
             yield batch
             self._trace.step(self._step)
             self._clock.lap(REPORTS)
@@ -63,9 +154,9 @@ class Reports(Reporter):
         self._clock.lap(FIRST_STEP if is_first else TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
             if (skipped := int(state.skipped.read_value())) > config.skip_nonfinite:
-                from trainer import replay  # only for a run that ends
+                from trainer.reports import nonfinite  # only for a run that ends
 
-                raise replay.error(self._job, self._strategy, self._world, state)
+                raise nonfinite.error(self._job, self._strategy, self._world, state)
             values = {**means(self._totals, self._spread.loop.names), "learning_rate": learning_rate(config, step - 1)}
             values |= self._reducers | (devices.peak_memory() if self._strategy.computes else {})
             values |= {"skipped_steps": skipped} if skipped else {}
@@ -87,9 +178,10 @@ class Reports(Reporter):
 def share_of_peak(job: Job, world: World, example: Batch) -> float:
     """Return the operations of a step as a share of the devices' peak in a second; 0 where the peak is not known."""
     config = job.config
-    peak = mfu.peak_flops(devices.name(), keras.config.dtype_policy().compute_dtype)
+    peak = peak_flops(devices.name(), keras.config.dtype_policy().compute_dtype)
     if not peak:
         return 0.0
-    estimate = optional.load("describe.estimate", "train/mfu")  # few devices have a known peak
+    from trainer.describe import estimate  # few devices have a known peak
+
     operations = estimate.flops_per_sample(config, example) * config.global_batch
     return float(operations / (world.mesh.size * peak))

@@ -27,17 +27,17 @@ from functools import partial
 import tensorflow as tf
 
 from trainer.cluster.devices import compute_in, usable_gpus
-from trainer.cluster.notice import GRACE_SECONDS
-from trainer.cluster.processes import LOSSES, NOTICE
+from trainer.cluster.preemption import GRACE_SECONDS, NOTICE
+from trainer.cluster.processes import LOSSES
 from trainer.cluster.program import stop
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
-from trainer.job import Job
+from trainer.config import Job
 from trainer.parallel.parameter_server import served
 from trainer.parallel.parameter_server.heartbeat import Heartbeats, answer
 from trainer.parallel.parameter_server.served import ServedWorld, Team, worker_devices
 from trainer.parallel.strategy import Loop, Strategy
-from trainer.state import State
+from trainer.step.state import State
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say
 

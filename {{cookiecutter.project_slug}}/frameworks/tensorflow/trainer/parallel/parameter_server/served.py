@@ -17,12 +17,12 @@ from trainer.config import Config, due
 from trainer.data import Batch
 from trainer.parallel.calls import Steps, on_host, tensors, turn, turns
 from trainer.parallel.multi_worker_mirrored import Mirrored
-from trainer.parallel.optimizers import PlacedAdamW
 from trainer.parallel.parameter_server.heartbeat import Heartbeats
 from trainer.parallel.strategy import Loop, Strategy
-from trainer.shards import Masked, micro_batches
-from trainer.state import SEED, State
-from trainer.totals import Totals, measure, score
+from trainer.placement import PlacedAdamW
+from trainer.samples.batches import Masked, micro_batches
+from trainer.step.state import SEED, State
+from trainer.step.totals import Totals, measure, score
 
 AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
 RETRY_SECONDS = 0.1

@@ -4,15 +4,18 @@ Parameters say nothing about what else a model computes with, such as an order t
 """
 
 import math
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
-from trainer.job import Job
+from trainer.cluster.world import World
+from trainer.config import Job
+from trainer.step.state import State
 from trainer.vertex.errors import PeerError, TrainerError
-from trainer.vertex.log import warn
 
 SAMPLES = 32  # whose answers are compared
 EXACT, ROUNDED = 1e-3, 2e-2  # largest difference of losses, computed in float32 and in lower precision
@@ -21,6 +24,8 @@ CURE = (
     "if it names the same replica again, replace the machine, or look for code that changes the state outside of the"
     " optimizer; --anyway goes on as it is"
 )
+INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}  # by bytes
+WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd, of rows and of columns
 
 
 def require_alike(job: Job, step: int, saved: str, names: Sequence[str], copies: Sequence[Mapping[str, int]]) -> None:
@@ -43,7 +48,7 @@ def require_alike(job: Job, step: int, saved: str, names: Sequence[str], copies:
     differ = f"{'differs' if len(odd) == 1 else 'differ'} from {'the others' if most else 'one another'}"
     fault = f"after step {step} {' and '.join(odd)} {differ} in {tensor}"
     resume = f"resumes from {saved}" if saved else "begins at the first step"
-    object_to(job, fault, PeerError(f"{fault}; nothing is saved, and the next start {resume}: {CURE}"))
+    job.object_to(fault, PeerError(f"{fault}; nothing is saved, and the next start {resume}: {CURE}"))
 
 
 class Answers(NamedTuple):
@@ -77,13 +82,35 @@ def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[s
     for answers, other in zip(of_each, names, strict=True):
         if first.differ(answers.losses):
             fault = f"the model of {other} answers otherwise than that of {name}, with the same weights"
-            object_to(job, fault, TrainerError(f"{fault}; {DRAWN}"))
+            job.object_to(fault, TrainerError(f"{fault}; {DRAWN}"))
     return first
 
 
-def object_to(job: Job, fault: str, error: TrainerError) -> None:
-    """Raise the error, unless the run is to go on anyway: then the chief warns of the fault."""
-    if not job.config.anyway:
-        raise error
-    if job.cluster.rank == 0:
-        warn(f"{fault}: going on, by --anyway")
+def parted(state: State, world: World) -> dict[int, dict[str, int]]:
+    """Return the digests of all tensors, by data rank, of copies that are not alike; empty if all are.
+
+    Every machine must call it. One number a copy travels where they are alike.
+    """
+    if world.strategy.num_replicas_in_sync == 1:  # parameter servers, too, hold one
+        return {}
+    held = [*state.net.trainable_variables, *state.optimizer.variables]  # buffers may differ, as those of BatchNorm
+    of_each_device = [[digest(copy) for copy in world.strategy.experimental_local_results(one.value)] for one in held]
+    own = np.array(of_each_device).T
+    if len({total for totals in world.gather([zlib.crc32(row.tobytes()) for row in own]) for total in totals}) == 1:
+        return {}
+    rows = np.array(world.gather(own.flatten().tolist())).reshape(-1, len(held)).tolist()
+    return {i: {one.path: value for one, value in zip(held, row, strict=True)} for i, row in enumerate(rows)}
+
+
+def digest(tensor: Any) -> tf.Tensor:
+    """Return the sum of all bit patterns, each times a weight by its row and column: a whole number, which wraps."""
+    with tf.device(tensor.device):
+        bits = tf.bitcast(tensor, INTEGERS[tensor.dtype.size])
+        # Else two signs that change would cancel out in a sum that wraps.
+        half = tf.constant(4 * tensor.dtype.size, bits.dtype)
+        bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, half))
+        bits = tf.cast(bits, tf.int64) if "GPU" in tensor.device else bits  # TensorFlow adds up int32 on CPUs alone
+        bits = tf.reshape(bits, [-1, tensor.shape[-1] if tensor.shape.rank else 1])
+        sums = (tf.cast(tf.reduce_sum(bits, axis), tf.int64) for axis in (1, 0))
+        rows, columns = (tf.reduce_sum(tf.cumsum(one)) for one in sums)  # a running sum weighs each by its place
+        return rows * WEIGHTS[0] + columns * WEIGHTS[1]

@@ -10,11 +10,10 @@ from operator import eq
 from pathlib import Path
 from typing import Any
 
-from trainer.checkpoints import commit_marker
-from trainer.disagreement import object_to
-from trainer.job import Job
+from trainer.config import Job
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import warn
+from trainer.vertex.storage import write_json
 
 FILE = "samples.json"  # beside the commit marker, written by the chief
 NUMBERED = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.array_record")
@@ -49,7 +48,7 @@ class Fingerprint:
 
     def keep(self, folder: Path) -> None:
         """Write it into the folder of a checkpoint that is still to be committed."""
-        commit_marker.write_json(folder / FILE, {"folder": folder.name} | asdict(self))
+        write_json(folder / FILE, {"folder": folder.name} | asdict(self))
 
 
 def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
@@ -86,7 +85,7 @@ def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
                 findings.append(f"{name} sees other {split} samples than {names[0]}: {ours}; there {theirs}")
     if findings:
         fault = f"{findings[0]}{_more(findings)}"
-        object_to(job, fault, TrainerError(f"{fault}: give all replicas the same data, or go on with --anyway"))
+        job.object_to(fault, TrainerError(f"{fault}: give all replicas the same data, or go on with --anyway"))
 
 
 def _unfinished(shards: Shards) -> Iterator[str]:

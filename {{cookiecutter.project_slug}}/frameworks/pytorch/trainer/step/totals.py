@@ -1,14 +1,17 @@
 """Sums over samples: of the loss, of each metric, and their number."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainer import model, per_sample
+from trainer import model
 from trainer.cluster.world import World
 from trainer.data import Batch
+from trainer.vertex.errors import TrainerError
 
+RESERVED = ("loss", "samples")  # names under which the loop itself adds up
 Totals = dict[str, Tensor]  # one number each, by name; "samples" is their number
 
 
@@ -33,7 +36,7 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
     if output is None:
         return {}
     losses = model.losses(output, batch) if losses is None else losses
-    per_sample.require(output, losses, metrics := model.metrics(output, batch), len(batch.inputs))
+    require_one_per_sample(output, losses, metrics := model.metrics(output, batch), len(batch.inputs))
     of_each = {"loss": losses, **metrics, "samples": torch.ones_like(losses)}
     return {name: (values * mask).sum() for name, values in of_each.items()}
 
@@ -45,3 +48,24 @@ def means(totals: Totals, world: World) -> Mapping[str, float]:
     sums = {name: sum(rank.get(name, 0.0) for rank in of_each) for name in names}
     samples = sums.pop("samples")
     return {name: value / samples for name, value in sums.items()} if samples else {}
+
+
+def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
+    """Return if there is one output, and one number for each of so many samples.
+
+    A mean would be averaged again, and its gradients divided once too often, without a word.
+
+    Raises:
+        TrainerError: the output is no tensor, a result has another shape, or a metric the loop's own name.
+    """
+    if not hasattr(output, "shape"):
+        kind = type(output).__name__
+        raise TrainerError(f"the model of trainer/model.py returns a {kind}, must return one tensor: it is exported so")
+    for name in metrics.keys() & RESERVED:
+        raise TrainerError(f'metrics() of trainer/model.py returns "{name}", which the loop reports; rename it')
+    results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
+    for name, shape in ((name, tuple(getattr(value, "shape", ()))) for name, value in results.items()):
+        if shape != (count,):
+            raise TrainerError(
+                f"{name} in trainer/model.py has the shape {shape}, must be ({count},): one number per sample, no mean"
+            )

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,3 +43,18 @@ def new_model(config: Config, example: Batch) -> nn.Module:
     np.random.seed(config.seed)
     torch.manual_seed(config.seed)
     return model.build(config, example)
+
+
+def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
+    """AdamW, which leaves biases and other vectors undecayed."""
+    matrices: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim > 1]}
+    vectors: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim <= 1]}
+    groups = [matrices | {"weight_decay": config.weight_decay}, vectors | {"weight_decay": 0.0}]
+    # One kernel updates all parameters on a GPU. A CPU's rounds otherwise, by where FSDP has cut a parameter.
+    fused = all(p.is_cuda for p in net.parameters())
+    return optim.AdamW(groups, lr=config.learning_rate, fused=fused)
+
+
+def step_seed(config: Config, step: int, rank: int) -> int:
+    """Seed of one step, as for dropout: a resumed run draws the numbers that the unbroken one would have drawn."""
+    return int(np.random.SeedSequence((config.seed, step, rank)).generate_state(1, np.uint64)[0])

@@ -5,20 +5,34 @@ began.
 """
 
 import os
+import re
+import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+from trainer.reports.sinks import COMPUTES, Values
 
 START, ROLL_CALL, FIRST_STEP, DATA, TRAINING = "start", "roll call", "first step", "data", "training"
 REPORTS, CHECKPOINTS, EVALUATION, EXPORT = "reports", "checkpoints", "evaluation", "export"
 LAST_CHECKPOINT = "last checkpoint"  # nothing trains any more while it is written
 REPEATED = "repeated"  # steps that a start before this one had taken, and lost
-
 IdleTimer = Callable[[], Callable[[], float]]
 Item = TypeVar("Item")
+COMPARED = 5  # reports whose timed steps are compared: a single one may have been held up by chance
+SLOW = 1.5  # times the median of the others
+# 10^12 operations a second, dense, by a word of the GPU's name, in the precision that the trainer uses there.
+# Source: NVIDIA's data sheets.
+PEAKS = {
+    "bfloat16": {
+        **{"GB200": 2500.0, "B200": 2250.0, "H200": 989.0, "H100": 989.0, "A100": 312.0},
+        **{"RTX PRO 6000": 503.0, "L4": 121.0},
+    },
+    "float32": {"V100": 15.7, "P100": 9.3, "T4": 8.1, "P4": 5.5},
+}
 
 
 def process_start() -> float:
@@ -79,3 +93,31 @@ class Clock:
         rest = ", ".join(f"{part} {taken:.1f}" for part, taken in self.seconds.items() if part != TRAINING)
         whole = sum(self.seconds.values())
         return f"goodput {self.goodput:.0%}: of {whole:.1f} s {self.seconds[TRAINING]:.1f} trained; {rest}"
+
+
+class Slowest:
+    """Comparison of the seconds that processes, by these names, compute in the timed steps of the last reports."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._reports = names, deque[Sequence[float]](maxlen=COMPARED)
+
+    def values(self, seconds: Sequence[float]) -> Values:
+        """Return how many times as long as the others the slowest computes, by its name; empty if none is slow."""
+        self._reports.append(seconds)
+        *others, most = sorted(map(sum, zip(*self._reports, strict=True)))
+        usual = statistics.median(others) if others else 0.0
+        if len(self._reports) < COMPARED or most < SLOW * usual or not usual:
+            return {}
+        slowest = max(range(len(seconds)), key=lambda rank: sum(each[rank] for each in self._reports))
+        return {f"{COMPUTES}{self._names[slowest]}": most / usual}
+
+
+def peak_flops(device: str, precision: str) -> float:
+    """Return the peak of one GPU, in operations a second; 0.0 where it is not known, as of a CPU.
+
+    Args:
+        device: `NVIDIA A100-SXM4-40GB`.
+        precision: `bfloat16` or `float32`.
+    """
+    peaks = PEAKS.get(precision, {}).items()
+    return next((peak * 1e12 for name, peak in peaks if re.search(rf"\b{name}\b", device)), 0.0)

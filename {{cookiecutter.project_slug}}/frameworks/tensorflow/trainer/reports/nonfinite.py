@@ -1,0 +1,78 @@
+"""The error of a gradient that is no number: which step, whose, and of which samples.
+
+The step is taken again, sample by sample, to find out.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import compress, count
+
+import tensorflow as tf
+
+from trainer import train
+from trainer.cluster.world import World
+from trainer.config import Job
+from trainer.data import Batch
+from trainer.parallel.calls import on_host
+from trainer.parallel.strategy import Strategy
+from trainer.samples.batches import micro_batches, order, train_batches
+from trainer.samples.shards import Dataset
+from trainer.step.state import State
+from trainer.vertex.errors import TrainerError
+
+SHOWN = 50  # samples; a global batch may have thousands
+CURE = (
+    "look at these samples and at the operations of trainer/model.py, lower --learning-rate, or leave out a few such"
+    " steps with --skip-nonfinite"
+)
+
+
+class GradientError(TrainerError):
+    """The error of a run that ends at a step, an index.
+
+    Args:
+        places: in the global batch, by process, of the samples whose own gradients are no numbers; all empty where
+            nobody could find that out.
+    """
+
+    def __init__(self, job: Job, step: int, places: Sequence[Sequence[int]]) -> None:
+        size, numbers = job.config.global_batch, order(len(Dataset(job.shards, "train")), job.config)
+
+        def samples(places: Iterable[int]) -> str:
+            named = [str(numbers[step * size + place]) for place in places]
+            rest = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+            return f"samples {', '.join(named[:SHOWN])}{rest}"
+
+        guilty = [f"{job.cluster.process(i, len(places))} ({samples(own)})" for i, own in enumerate(places) if own]
+        whose = f"that of {', '.join(guilty)}" if guilty else f"it has {samples(range(size))}"
+        super().__init__(f"the gradient of step {step + 1} is no number: {whose}; {CURE}")
+
+
+def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientError:
+    """Return the error of a run whose state has stayed as it was before the step. Every machine must call it.
+
+    Where devices hold parts of the model, or servers all of it, nobody can take the step alone: the error names all
+    samples.
+    """
+    skipped = int(state.skipped.read_value()) - job.config.skip_nonfinite
+    step = state.step - (skipped if strategy.computes else math.ceil(skipped / world.mesh.data_size))  # or of parts
+    places = poisoned(job, strategy, world, state, step) if [*world.mesh.sizes] == ["replicate"] else []
+    of_each = world.gather([place in places for place in range(job.config.global_batch)])
+    return GradientError(job, step, [[*compress(count(), own)] for own in of_each])
+
+
+def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int) -> list[int]:
+    """Return the places in the global batch of this machine's samples whose own gradients are no numbers."""
+    config, size = replace(job.config, data_processes=0), world.mesh.data_size
+    places = []
+    for rank in world.data_ranks:
+        batch = next(train_batches(Dataset(job.shards, "train"), config, start=step, rank=rank, world_size=size))
+        parts = micro_batches(on_host(batch), len(batch.inputs))
+        places += [rank + i * size for i, part in enumerate(parts) if not is_finite(job, strategy, world, state, part)]
+    return places
+
+
+def is_finite(job: Job, strategy: Strategy, world: World, state: State, part: Batch) -> bool:
+    _, gradients = train.forward_backward(job.config, Strategy(), state.net, part, world)
+    return bool(tf.math.is_finite(tf.linalg.global_norm(gradients)))

@@ -1,0 +1,1 @@
+"""Samples in one global order, their shards and the fingerprint of both."""
