@@ -97,7 +97,7 @@ def test_what_stands_around_a_file_makes_no_error(case: Case, tmp_path: Path) ->
 
 
 def test_flags_that_may_differ_are_those_that_the_trainer_does_not_compare() -> None:
-    source = ast.parse((TEMPLATE / "trainer/job.py").read_text(encoding="utf-8"))
+    source = ast.parse((TEMPLATE / "trainer/config.py").read_text(encoding="utf-8"))
     lines = (node for node in source.body if isinstance(node, ast.Assign))
     (own,) = (line.value for line in lines if ast.unparse(line.targets[0]) == "OWN")
     assert ast.literal_eval(own) == training.UNCOMPARED

@@ -114,7 +114,7 @@ def of(framework: str) -> dict[str, Change]:
     found = {
         "hangs-in-decode": hangs("data", "decode", 500),
         "hangs-in-evaluation": Change(
-            "trainer/shards.py", EVALUATION, "Job failed: workerpool1-0 is stuck in evaluation ("
+            "trainer/samples/batches.py", EVALUATION, "Job failed: workerpool1-0 is stuck in evaluation ("
         ),
         "another-seed": Change("trainer/__init__.py", SEED, "--seed is 7 in workerpool1-0 and 0 in workerpool0-0"),
         "another-order": Change("trainer/model.py", order, "the model of workerpool1-0 answers otherwise than that of"),

@@ -27,7 +27,9 @@ def ours(name: str) -> str:
 LOOP = (ours("train.py"), "train"), (f"{LIBRARIES}/multiprocessing/spawn.py", "_main"), ("<string>", "<module>")
 IDLE = thread((f"{LIBRARIES}/concurrent/futures/thread.py", "_worker"), (f"{LIBRARIES}/threading.py", "run"))
 READS = thread((f"{LIBRARIES}/json/decoder.py", "loads"), (ours("data.py"), "decode"), (GRAIN, "_getitem"))
-WAITS_FOR_DATA = thread((f"{LIBRARIES}/threading.py", "wait"), (GRAIN, "next"), (ours("goodput.py"), "timed"), *LOOP)
+WAITS_FOR_DATA = thread(
+    (f"{LIBRARIES}/threading.py", "wait"), (GRAIN, "next"), (ours("reports/speed.py"), "timed"), *LOOP
+)
 IN_BACKWARD = thread((f"{TORCH}/autograd/graph.py", "_engine_run_backward"), (f"{TORCH}/_tensor.py", "backward"), *LOOP)
 WRITER_WAITS = thread((f"{TORCH}/distributed/distributed_c10d.py", "barrier"), (ours("cluster/world.py"), "wait"))
 WAITS_FOR_WRITER = thread((f"{LIBRARIES}/concurrent/futures/_base.py", "result"), (ours("saver.py"), "save"), *LOOP)
@@ -39,7 +41,7 @@ WAITS_FOR_WRITER = thread((f"{LIBRARIES}/concurrent/futures/_base.py", "result")
         ([IDLE, thread((ours("model.py"), "losses"), *LOOP)], "losses (trainer/model.py:71)"),
         ([thread((f"{TORCH}/nn/modules/linear.py", "forward"), (ours("model.py"), "forward"), *LOOP)], "forward (t"),
         ([IDLE, READS, IDLE, WAITS_FOR_DATA], "decode (trainer/data.py:71)"),
-        ([IDLE, WAITS_FOR_DATA], "timed (trainer/goodput.py:71)"),
+        ([IDLE, WAITS_FOR_DATA], "timed (trainer/reports/speed.py:71)"),
         ([thread((f"{LIBRARIES}/site-packages/trainer/data.py", "decode"))], "decode ("),
         # These wait for the others.
         ([READS, IN_BACKWARD], ""),

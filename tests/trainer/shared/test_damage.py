@@ -14,6 +14,7 @@ from trainer import data
 from trainer.checkpoints import commit_marker
 from trainer.data import EXAMPLES, Sample
 from trainer.samples import shards
+from trainer.samples.__main__ import verify
 from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 
@@ -44,12 +45,12 @@ def flip(file: Path, places: Iterable[int]) -> None:
 def found(folder: Path) -> list[str]:
     """The sentences about a folder that is damaged."""
     with pytest.raises(TrainerError) as told:
-        shards.verify(folder)
+        verify(folder)
     return str(told.value).splitlines()
 
 
 def test_shards_are_compared_with_what_was_written(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shards.verify(whole)
+    verify(whole)
     assert capsys.readouterr().out == f"4 shards, {COUNT + 5} samples: as they were written\n"
     one, other, gone = sorted(whole.glob("train-*.array_record"))
     flip(one, [120])
@@ -61,7 +62,7 @@ def test_shards_are_compared_with_what_was_written(whole: Path, capsys: pytest.C
 
 def test_shards_without_checksums_are_read(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (whole / "train-checksums.json").unlink()
-    shards.verify(whole)
+    verify(whole)
     assert capsys.readouterr().out == f"4 shards, {COUNT + 5} samples: can be read; 3 have no checksum\n"
     one, other, gone = sorted(whole.glob("train-*.array_record"))
     gone.unlink()
@@ -165,7 +166,7 @@ def test_no_damage_of_shards_is_silent(
         folder = tmp_path_factory.mktemp("damaged")
         shutil.copytree(whole, folder, dirs_exist_ok=True)
         done = hurt(folder, dice)
-        assert bool(fault(lambda: shards.verify(folder))) == bool(done), f"{number}: {done}"  # noqa: B023
+        assert bool(fault(lambda: verify(folder))) == bool(done), f"{number}: {done}"  # noqa: B023
         seen: list[bytes] = []
         told = fault(lambda: seen.extend(map(data.encode, Dataset(folder, "train").samples(range(COUNT)))))  # noqa: B023
         assert told or seen == expected, f"{number}: {done}"

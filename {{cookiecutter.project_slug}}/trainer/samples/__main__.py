@@ -7,15 +7,20 @@ With `shards.write` a program writes data sets of its own.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import grain
 import tyro
 
+from trainer import data
 from trainer.data import EXAMPLES
-from trainer.samples.shards import Dataset, verify, write_example
+from trainer.samples.fingerprint import Fingerprint, require
+from trainer.samples.shards import READERS, Dataset, checksums, damage, record_count, write_example
 from trainer.vertex.errors import TrainerError
+from trainer.vertex.storage import checksum
 
 
 def main(name: str, to: str) -> None:
@@ -32,6 +37,43 @@ def main(name: str, to: str) -> None:
         sys.exit(f"--to {to}: cannot be written ({error.strerror})")
     counts = ", ".join(f"{len(Dataset(Path(to), split))} {split}" for split in ("train", "heldout"))
     print(f"{counts} samples in {to}; train on them with --data {to}")
+
+
+def verify(folder: tyro.conf.Positional[Path]) -> None:
+    """Read all shards of a folder, and compare them with the checksums that were kept when they were written.
+
+    Raises:
+        TrainerError: shards are missing or damaged.
+    """
+    kept = checksums(folder, "train") | checksums(folder, "heldout")
+    names = sorted({path.name for path in folder.glob("*.array_record")} | kept.keys())
+    with ThreadPoolExecutor(READERS) as readers:
+        faults = readers.map(lambda name: _fault(folder / name, kept.get(name, [])), names)
+    if found := "\n".join(filter(None, faults)):
+        raise TrainerError(found)
+    train, heldout = Dataset(folder, "train"), Dataset(folder, "heldout")
+    require(Fingerprint(0, 0, train.shards, heldout.shards), None, anyway=False, is_chief=True)
+    bare = sum(name not in kept for name in names)
+    seen = f"can be read; {bare} have no checksum" if bare else "as they were written"
+    print(f"{len(names)} shards, {len(train) + len(heldout)} samples: {seen}")
+
+
+def _fault(shard: Path, kept: Sequence[int]) -> str:
+    """Read all of a shard, and return what is wrong with it; empty if nothing is."""
+    index = 0
+    try:
+        if kept and checksum(shard) != kept[0]:
+            return f"{shard}: is not as it was written; copy it again, or write its set again"
+        count, source = record_count(shard), grain.sources.ArrayRecordDataSource(str(shard))
+        for index in range(count):
+            data.decode(source[index])
+    except FileNotFoundError:
+        return f"{shard}: is missing; copy it again"
+    except TrainerError as error:
+        return str(error)
+    except Exception as error:  # of the team's decode(), too
+        return f"{shard}: {damage(index, error)}"
+    return ""
 
 
 if __name__ == "__main__":

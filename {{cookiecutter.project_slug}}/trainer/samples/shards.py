@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 import grain
-import tyro
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from trainer import data
 from trainer.config import Config
 from trainer.data import EXAMPLES, Batch, Sample
-from trainer.samples.fingerprint import Fingerprint, require
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say
 from trainer.vertex.storage import Storage, checksum, read_json, write_json
@@ -79,7 +77,7 @@ class Dataset:
         if not paths:
             raise TrainerError(f"{folder}: no file {split}-*.array_record; write one with trainer.samples.shards.write")
         with ThreadPoolExecutor(READERS) as readers:
-            counts = [*readers.map(_record_count, paths)]
+            counts = [*readers.map(record_count, paths)]
         self._folder, self._split = folder, split
         self.shards = {path.name: (path.stat().st_size, count) for path, count in zip(paths, counts, strict=True)}
         if sum(counts) == 0:
@@ -109,7 +107,7 @@ class Dataset:
         places = [[end - count, end - 1] * bool(count) for count, end in zip(counts, accumulate(counts), strict=True)]
         records = iter(self._records([*chain.from_iterable(places)]))
         ends = [zlib.crc32(b"".join(islice(records, len(pair)))) for pair in places]
-        kept = _checksums(self._folder, self._split)
+        kept = checksums(self._folder, self._split)
         rows = zip(self.shards.items(), ends, strict=True)
         return {name: (*size, end, *kept.get(name, [])) for (name, size), end in rows}
 
@@ -127,7 +125,7 @@ class Dataset:
                 self._source[index]
             except (RuntimeError, ValueError) as cause:
                 shard, record = self._place(index)
-                return TrainerError(f"{self._folder / shard}: {_damage(record, cause)}")
+                return TrainerError(f"{self._folder / shard}: {damage(record, cause)}")
         return error
 
     def _place(self, index: int) -> tuple[str, int]:
@@ -160,19 +158,19 @@ def collated(samples: Sequence[Sample], config: Config) -> Batch:
     return batch
 
 
-def _record_count(path: Path) -> int:
+def record_count(path: Path) -> int:
     try:
         return len(grain.sources.ArrayRecordDataSource(str(path)))
     except RuntimeError:
         raise TrainerError(f"{path}: is not an ArrayRecord file, or was cut short; write it again") from None
 
 
-def _damage(record: int, cause: Exception) -> str:
+def damage(record: int, cause: Exception) -> str:
     reason = str(cause).partition("\n")[0].partition(";")[0]
     return f"record {record} is damaged ({reason}); write this shard again"
 
 
-def _checksums(folder: Path, split: Split) -> dict[str, list[int]]:
+def checksums(folder: Path, split: Split) -> dict[str, list[int]]:
     """Return the checksum of each shard that `write` has kept: none for those of an older version."""
     file = folder / f"{split}-checksums.json"
     try:
@@ -181,40 +179,3 @@ def _checksums(folder: Path, split: Split) -> dict[str, list[int]]:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise TrainerError(f"{file}: cannot be read ({error}); copy it again, or remove it") from None
-
-
-def _fault(shard: Path, kept: Sequence[int]) -> str:
-    """Read all of a shard, and return what is wrong with it; empty if nothing is."""
-    index = 0
-    try:
-        if kept and checksum(shard) != kept[0]:
-            return f"{shard}: is not as it was written; copy it again, or write its set again"
-        count, source = _record_count(shard), grain.sources.ArrayRecordDataSource(str(shard))
-        for index in range(count):
-            data.decode(source[index])
-    except FileNotFoundError:
-        return f"{shard}: is missing; copy it again"
-    except TrainerError as error:
-        return str(error)
-    except Exception as error:  # of the team's decode(), too
-        return f"{shard}: {_damage(index, error)}"
-    return ""
-
-
-def verify(folder: tyro.conf.Positional[Path]) -> None:
-    """Read all shards of a folder, and compare them with the checksums that were kept when they were written.
-
-    Raises:
-        TrainerError: shards are missing or damaged.
-    """
-    kept = _checksums(folder, "train") | _checksums(folder, "heldout")
-    names = sorted({path.name for path in folder.glob("*.array_record")} | kept.keys())
-    with ThreadPoolExecutor(READERS) as readers:
-        faults = readers.map(lambda name: _fault(folder / name, kept.get(name, [])), names)
-    if found := "\n".join(filter(None, faults)):
-        raise TrainerError(found)
-    train, heldout = Dataset(folder, "train"), Dataset(folder, "heldout")
-    require(Fingerprint(0, 0, train.shards, heldout.shards), None, anyway=False, is_chief=True)
-    bare = sum(name not in kept for name in names)
-    seen = f"can be read; {bare} have no checksum" if bare else "as they were written"
-    print(f"{len(names)} shards, {len(train) + len(heldout)} samples: {seen}")

@@ -1,6 +1,6 @@
 """YOURS: what a sample is, how it is stored, and how samples become a batch. Here: text, as bytes.
 
-`trainer/shards.py` writes and reads samples with `encode` and `decode`, and makes batches of them with `augment` and
+`trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches of them with `augment` and
 `collate`; the rest of the project knows nothing of what a sample is. All arrays here are numpy's, for any framework.
 """
 
