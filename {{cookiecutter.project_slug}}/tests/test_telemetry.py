@@ -230,7 +230,7 @@ def test_of_a_device_whose_peak_is_not_known_there_is_no_mfu(device: str, precis
 
 def test_a_run_begins_with_its_process() -> None:
     before = time.monotonic()
-    shown = "import time; from trainer import goodput; print(goodput.process_start(), time.monotonic())"
+    shown = "import time; from trainer.reports import speed; print(speed.process_start(), time.monotonic())"
     done = subprocess.run([sys.executable, "-c", shown], cwd=PROJECT, capture_output=True, text=True, timeout=300)
     began, then = map(float, done.stdout.split())
     assert before - 0.1 <= began <= then  # ticks of the kernel are hundredths of a second
