@@ -34,7 +34,7 @@ UNTYPED = (
     *("ddp.py", "with_accelerate.py", "with_lightning.py", "custom_loop.py", "fit.py", "work.py"),
     *("ring.py", "chart.py", "trace.py", "operations.py"),
 )
-SCHEMA = "jsonschema==4.26.0"  # reads jobs/schema.json as other programs would
+SCHEMA = "jsonschema==4.26.0"  # reads the schema of job files as other programs would
 NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
 CURVES = "tensorboard==2.21.0"  # of which plan reads the speed of a run
