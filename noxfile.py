@@ -143,6 +143,14 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def tree(session: nox.Session) -> None:
+    """Write the tree of a project into docs/project.md, from a bake of each framework; seconds."""
+    session.install(*TOOLS)
+    projects = [bake(session, framework, ROOT / ".nox/tree" / framework) for framework in FRAMEWORKS]
+    session.run("python", "-m", "tests.project_tree", *map(str, projects))
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Write docs/faults.md from jobs of both frameworks in which something goes wrong; half an hour."""
     session.install(*TOOLS)
