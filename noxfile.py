@@ -34,7 +34,7 @@ UNTYPED = (
     *("ddp.py", "with_accelerate.py", "with_lightning.py", "custom_loop.py", "fit.py", "work.py"),
     *("ring.py", "chart.py", "trace.py", "operations.py"),
 )
-SCHEMA = "jsonschema==4.26.0"  # reads jobs/schema.json as other programs would
+SCHEMA = "jsonschema==4.26.0"  # reads the schema of job files as other programs would
 NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
 CURVES = "tensorboard==2.21.0"  # of which plan reads the speed of a run
@@ -140,6 +140,14 @@ def docs(session: nox.Session) -> None:
     page = session.run("python", "-m", "vertex_launch.rules", silent=True)
     (ROOT / "docs/launcher/rules.md").write_text(str(page), encoding="utf-8")
     tool(session, "python", "-m", "tests.fidelity.page")
+
+
+@nox.session
+def tree(session: nox.Session) -> None:
+    """Write the tree of a project into docs/project.md, from a bake of each framework; seconds."""
+    session.install(*TOOLS)
+    projects = [bake(session, framework, ROOT / ".nox/tree" / framework) for framework in FRAMEWORKS]
+    session.run("python", "-m", "tests.project_tree", *map(str, projects))
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""Lay example and framework over the project, drop what the machines cannot use, name where the launcher comes from."""
+"""Lay example and framework over the project, drop what the machines cannot use, name where the template came from."""
 
 import json
 import os
@@ -9,11 +9,18 @@ import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import url2pathname
 
 # The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string.
 ANSWERS: dict[str, Any] = json.loads(r"""{{ cookiecutter | tojson }}""")
 SHELL = Path(os.environ.get("PWD", "..")).resolve()  # the folder in which the command was typed
+# Scheme, if it is the web's, host, repository, commit; of a host's archives branches and tags, too.
+REPOSITORY = re.compile(r"git\+(?:(https?)|ssh|git)://(?:[^/@]*@)?([^/]+)/(.+?)(?:[.]git)?/?@([^@]+)")
+ARCHIVE = re.compile(r"(https?)://([^/]+)/(.+?)(?:/-)?/archive/(?:refs/\w+/)?([^/]+?)(?:/[^/]+)?[.]zip")
+FOLDER = re.compile(r"(?:git\+)?(file:.+?)(?:@[0-9a-f]{40,64})?")
+# A word in a host's name -> what its addresses have between repository and commit; GitHub and others have blob.
+VIEWS = {"gitlab": "-/blob", "bitbucket": "src", "codeberg": "src", "gitea": "src"}
 
 
 def lay(overlays: str, choice: str) -> None:
@@ -44,11 +51,11 @@ def add_header() -> None:
         header.unlink()
 
 
-def requirement(answer: str) -> str:
+def requirement(answer: str, source: str) -> str:
     """Return the line that installs vertex-launch: as answered, or from where this template came."""
     typed = answer.removeprefix("vertex-launch").lstrip(" @")
     if not typed:
-        return f"vertex-launch @ {origin(ANSWERS['_template'])}"
+        return f"vertex-launch @ {source}"
     if "://" in typed:
         return f"vertex-launch @ {typed}"
     if typed.endswith((".whl", ".zip", ".tar.gz")):
@@ -83,11 +90,27 @@ def at_commit(address: str, commit: str) -> str:
     return f"git+{quote(address, safe=':/@%+~')}@{commit}"
 
 
-def name_launcher(line: str) -> None:
-    """Write this line in place of the launcher's bare name."""
-    path = Path("requirements/laptop.txt")
-    text = path.read_text(encoding="utf-8")
-    path.write_text(re.sub("^vertex-launch$", lambda _: line, text, flags=re.MULTILINE), encoding="utf-8")
+def pages(source: str) -> str:
+    """Return the address of the folder with the template's pages, for pip's form of the template's own.
+
+    A project of cruft links to the newest pages: each update would change every link to those of a commit, and conflict
+    in a README that its owner has written anew. Other projects link to pages that stay as they are.
+    """
+    if found := REPOSITORY.fullmatch(source) or ARCHIVE.fullmatch(source):
+        scheme, host, path, commit = found.groups()
+        host = host if scheme else host.partition(":")[0]  # a port of ssh has no pages
+        view = next((view for word, view in VIEWS.items() if word in host), "blob")
+        return f"{scheme or 'https'}://{host}/{path}/{view}/{'HEAD' if '_commit' in ANSWERS else commit}"
+    found = FOLDER.fullmatch(source)
+    if found and Path(url2pathname(urlsplit(found[1]).path), "cookiecutter.json").exists():
+        return found[1]
+    return str(ANSWERS["_pages"])  # nothing can be read in a bare repository or an archive
+
+
+def put(file: str, old: str, new: str) -> None:
+    """Write one text in place of another in this file."""
+    path = Path(file)
+    path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
 def stays() -> bool:
@@ -96,11 +119,11 @@ def stays() -> bool:
     return "_commit" not in ANSWERS or here.is_relative_to(SHELL) or not here.is_relative_to(temporary)
 
 
-def next_steps(line: str) -> str:
-    """Return what the user can do next, if the launcher comes from this line."""
+def next_steps(addresses: dict[str, str]) -> str:
+    """Return what the user can do next, if these files have these addresses of template and launcher."""
     text = f"Next:\n  cd {cd_target()}\n  pip install nox\n  nox -s local"
-    if "file://" in line:
-        text += "\nrequirements/laptop.txt takes vertex-launch from this machine:"
+    if local := [file for file, address in addresses.items() if "file://" in address]:
+        text += f"\n{' and '.join(local)} {'name' if local[1:] else 'names'} a place on this machine:"
         text += "\nbefore you share the project, write the template's git address there."
     return text
 
@@ -117,7 +140,9 @@ if __name__ == "__main__":
     drop_reducers(ANSWERS["worker_machine"])
     put_license(ANSWERS["license"])
     add_header()
-    line = requirement(ANSWERS["launcher"])
-    name_launcher(line)
+    source = origin(ANSWERS["_template"])
+    places = {"requirements/laptop.txt": requirement(ANSWERS["launcher"], source), "README.md": pages(source)}
+    put("requirements/laptop.txt", "\nvertex-launch\n", f"\n{places['requirements/laptop.txt']}\n")
+    put("README.md", ANSWERS["_pages"], places["README.md"])
     if stays():
-        print(next_steps(line))
+        print(next_steps(places))

@@ -1,12 +1,14 @@
 """Documents name the rules and tests that exist, give the rules' number nowhere by hand, and link to what is there."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import CACHES, PROJECT, ROOT
+from tests import project_tree
+from tests.conftest import CACHES, PROJECT, ROOT, bake
 from vertex_launch import catalog
 from vertex_launch.rules import explain
 
@@ -15,7 +17,7 @@ PAGES = [
     *(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))),
     *(Path("vertex_launch/README.md"), Path(PROJECT, "README.md")),
 ]
-LINK = re.compile(r"\](?:\(|: )([^)\s]+)")
+LINK = re.compile(r"(?:\]\(|^\[[^\]]+\]: )([^)\s]+)", re.MULTILINE)
 
 
 def text(path: Path | str) -> str:
@@ -60,7 +62,8 @@ def target(page: Path, link: str) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_a_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
-    links = [link for link in LINK.findall(text(page)) if link.startswith(HERE) or ":" not in link]
+    full = text(page).replace("{{ cookiecutter._pages }}", json.loads(text("cookiecutter.json"))["_pages"])
+    links = [link for link in LINK.findall(full) if link.startswith(HERE) or ":" not in link]
     for path, _, fragment in (link.partition("#") for link in links):
         assert target(page, path).exists(), path
         assert not fragment or fragment in anchors(target(page, path)), f"{path}#{fragment}"
@@ -75,6 +78,38 @@ def test_every_promise_has_a_proof_and_every_proof_that_is_named_exists() -> Non
         named = set(re.findall(r"`(test_[\w.]+)`", proof))
         assert named, promise
         assert named <= tests | {path.name for path in files}
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A project of each framework with the defaults, as nox -s tree bakes them."""
+    names = project_tree.FRAMEWORKS
+    return {name: bake(tmp_path_factory.mktemp(name), framework=name.lower()).project for name in names}
+
+
+def lines_of_the_tree() -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each file and folder in the tree of docs/project.md."""
+    above: list[str] = []
+    for line in text("docs/project.md").partition("```text\n")[2].partition("```")[0].splitlines():
+        if found := re.match(r"((?:  )*)(\S+) *(.*)", line[: project_tree.COLUMN]):
+            above = [*above[: len(found[1]) // 2], found[2]]
+            yield "".join(above), line[project_tree.COLUMN :]
+
+
+@pytest.mark.slow  # a fork with files of its own begins with nox -s tree
+def test_the_tree_of_a_project_has_a_line_for_every_file(projects: dict[str, Path]) -> None:
+    found = {str(path.relative_to(each)) for each in projects.values() for path in files(each)}
+    lines = [path.removesuffix("/") for path, _ in lines_of_the_tree()]
+    assert len(lines) == len(set(lines))
+    assert {path.removesuffix("/__init__.py") for path in found} <= set(lines)
+    assert [path for path, purpose in lines_of_the_tree() if not purpose] == []
+    assert project_tree.ROWS.keys() - {path for path, _ in lines_of_the_tree()} == set()  # rows of files that are gone
+
+
+@pytest.mark.slow
+def test_the_tree_of_a_project_says_what_its_files_say(projects: dict[str, Path]) -> None:
+    page = text("docs/project.md")
+    assert page == project_tree.page(page, projects), "run nox -s tree"
 
 
 def test_the_address_of_this_repository_is_where_contributing_says_and_nowhere_else() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, bake, copy_template, give_environment
+from tests.conftest import PROJECT, cookiecutter, copy_template, give_environment
 from tests.gits import commit, done
 
 WORKERS, HOROVOD = Path("jobs/workers.yaml"), Path("jobs/horovod.yaml")
@@ -74,8 +74,9 @@ def files(project: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_an_update_brings_what_is_new_and_keeps_what_its_owner_changed(updated: Path, tmp_path: Path) -> None:
-    newest = done(tmp_path / "template", "git", "rev-parse", "HEAD").strip()
-    fresh = files(bake(tmp_path / "fresh", launcher=f"git+file://{tmp_path}/template@{newest}").project)
+    template = tmp_path / "template"  # to which links lead
+    launcher = f"git+file://{template}@{done(template, 'git', 'rev-parse', 'HEAD').strip()}"
+    fresh = files(cookiecutter(tmp_path, "--no-input", f"launcher={launcher}", template=str(template)).project)
     found = files(updated)
     assert {name for name in fresh | found if fresh.get(name) != found.get(name)} == {*map(str, OWN)}
     assert str(HOROVOD) not in found

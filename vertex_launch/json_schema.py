@@ -1,7 +1,8 @@
 """The JSON Schema of job files, with which an editor completes keys, explains them and underlines mistakes.
 
 It comes from the same descriptors as proto_validation.py and accepts the same, as far as JSON Schema can say it. Only
-enums are stricter: an editor offers their names, and never the unspecified one. `vertex-launch schema` prints it.
+enums are stricter: an editor offers their names, and never the unspecified one. `vertex-launch schema` prints it, and
+`check` writes it where a job file names it.
 Source: JSON Schema, draft 7, which yaml-language-server 1.25, the one in VS Code, reads in full; 2026.
 """
 
@@ -15,6 +16,7 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from vertex_launch import proto_validation as proto
+from vertex_launch import schema_file
 from vertex_launch.proto_validation import DURATION, FORMS, FREE, TIMESTAMP, short_name
 from vertex_launch.spec import TUNING_KEYS
 
@@ -37,6 +39,7 @@ def job_schema() -> Schema:
     messages = {short_name(message): _message(message) for message in proto.messages_below([custom, tuning])}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
+        "$comment": schema_file.mark(),
         "if": {"anyOf": [{"required": [key]} for key in sorted(TUNING_KEYS)]},
         "then": _reference(short_name(tuning)),
         "else": _reference(short_name(custom)),
@@ -45,7 +48,7 @@ def job_schema() -> Schema:
 
 
 def text() -> str:
-    """The schema as jobs/schema.json holds it."""
+    """The schema as a file holds it."""
     return json.dumps(job_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

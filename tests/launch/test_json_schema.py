@@ -1,4 +1,4 @@
-"""jobs/schema.json is what the API's messages say now, and finds mistakes in a validator and in an editor."""
+"""The schema that `check` writes for job files is what the API's messages say, and finds mistakes in an editor."""
 
 import json
 import os
@@ -15,10 +15,10 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.launch.running import DEADLINE, JOBS, SOURCE, TEMPLATE
+from tests.launch.running import DEADLINE, JOBS, SOURCE
 from vertex_launch import json_schema
 
-FILE = TEMPLATE / "jobs/schema.json"
+FIRST_LINE = "# yaml-language-server: $schema=schema.json"
 DEFINITIONS = json_schema.job_schema()["definitions"]
 SERVER = "yaml-language-server@1.25.0"  # the one in VS Code's extension for YAML
 SECONDS = 120  # for anything the server is to say
@@ -40,15 +40,64 @@ MISTAKES = [
 ]
 
 
-def test_the_file_is_what_the_messages_say_now() -> None:
-    command = [sys.executable, "-m", "vertex_launch", "schema"]
-    printed = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, timeout=DEADLINE, check=True).stdout
-    assert printed == FILE.read_text(encoding="utf-8"), "run python -m vertex_launch schema > jobs/schema.json"
+def command(*words: str, folder: Path = SOURCE, limit: str = "unlimited") -> "subprocess.CompletedProcess[str]":
+    """Run the launcher, whose files may have so many blocks; stderr has what it imports, too."""
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
+    started = ["sh", "-c", f'ulimit -f {limit}; exec "$@"', "sh", sys.executable, "-X", "importtime"]
+    started += ["-m", "vertex_launch", *words]
+    return subprocess.run(started, cwd=folder, env=environment, capture_output=True, text=True, timeout=DEADLINE)
+
+
+def checked(jobs: Path, limit: str = "unlimited") -> bool:
+    """Check a folder of job files, which are good; returns whether the schema was made for that."""
+    said = command("check", *map(str, sorted(jobs.rglob("*.yaml"))), folder=jobs, limit=limit)
+    assert said.returncode == 0, said.stderr
+    assert list(jobs.rglob(".schema*")) == []
+    return "vertex_launch.json_schema" in said.stderr
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda path: path.stem)
 def test_every_job_file_names_the_schema_in_its_first_line(job: Any) -> None:
-    assert job.read_text(encoding="utf-8").splitlines()[0] == f"# yaml-language-server: $schema={FILE.name}"
+    assert job.read_text(encoding="utf-8").splitlines()[0] == FIRST_LINE
+
+
+def test_check_writes_the_schema_where_it_is_missing_or_of_another_launcher(project: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(project / "jobs", tmp_path / "jobs"))
+    schema = folder / "schema.json"
+    assert not schema.exists()
+    assert checked(folder)
+    printed = command("schema").stdout
+    assert schema.read_text(encoding="utf-8") == printed
+    assert not checked(folder)
+    schema.write_text(printed.replace("(", "(of another "), encoding="utf-8")
+    assert checked(folder)
+    assert schema.read_text(encoding="utf-8") == printed
+
+
+def test_check_writes_no_schema_that_no_job_file_names_and_replaces_nobodys_own(project: Path, tmp_path: Path) -> None:
+    job = text(project / "jobs", "single")
+    own = tmp_path / "own/schema.json"
+    own.parent.mkdir()
+    own.write_text('{"title": "ours"}', encoding="utf-8")
+    for number, line in enumerate(("", "# $schema=schema.json", FIRST_LINE.replace("schema.json", "other.json"))):
+        (tmp_path / f"{number}.yaml").write_text(job.replace(FIRST_LINE, line), encoding="utf-8")
+    (tmp_path / "own/single.yaml").write_text(job, encoding="utf-8")
+    assert not checked(tmp_path)
+    assert own.read_text(encoding="utf-8") == '{"title": "ours"}'
+    assert {path.name for path in tmp_path.rglob("*.json")} == {"schema.json"}
+    (tmp_path / "own/below").mkdir()
+    (tmp_path / "own/below/single.yaml").write_text(job.replace("=schema", "=../../schema"), encoding="utf-8")
+    assert checked(tmp_path)
+    assert sorted(tmp_path.rglob("*.json")) == [own, tmp_path / "schema.json"]
+
+
+@pytest.mark.parametrize("limit", ["0", "unlimited"], ids=["a full disk", "a folder in its place"])
+def test_a_schema_that_cannot_be_written_is_no_fault_of_check(project: Path, tmp_path: Path, limit: str) -> None:
+    folder = Path(shutil.copytree(project / "jobs", tmp_path / "jobs"))
+    if limit == "unlimited":
+        (folder / "schema.json").mkdir()
+    assert checked(folder, limit) == (limit == "0")
+    assert not (folder / "schema.json").is_file()
 
 
 def references(schema: Any) -> Iterator[str]:
@@ -60,7 +109,7 @@ def references(schema: Any) -> Iterator[str]:
 
 
 def test_nothing_is_defined_in_vain_and_nothing_is_missing() -> None:
-    assert set(references(json.loads(FILE.read_text(encoding="utf-8")))) == DEFINITIONS.keys()
+    assert set(references(json_schema.job_schema())) == DEFINITIONS.keys()
 
 
 PLACES = [
@@ -103,8 +152,10 @@ def test_of_keys_that_exclude_each_other_the_later_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def jobs(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the folder jobs/ of a baked project."""
-    return Path(shutil.copytree(project / "jobs", tmp_path_factory.mktemp("schema") / "jobs"))
+    """A copy of the folder jobs/ of a baked project, after its first check."""
+    folder = Path(shutil.copytree(project / "jobs", tmp_path_factory.mktemp("schema") / "jobs"))
+    assert checked(folder)
+    return folder
 
 
 def text(jobs: Path, name: str, right: str = "", wrong: str = "") -> str:

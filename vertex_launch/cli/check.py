@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from vertex_launch import program
+from vertex_launch import program, schema_file
 from vertex_launch.check import examine_all, release_notice
 from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cli.output import complain, console, report, warn_of_age
@@ -43,6 +43,7 @@ class CheckOptions(SettingsOptions):
             complain(dropped, style="yellow")
         project = replace(training.project(Path(), date.today()), buckets=StateDir().buckets)
         examined = examine_all(self.jobs, settings, project)
+        schema_file.write_for(self.jobs)
         if self.as_json:
             entries = [_entry(file.path, finding, settings) for file in examined for finding in file.findings]
             print(json.dumps(entries, indent=2))
