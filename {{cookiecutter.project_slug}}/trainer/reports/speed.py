@@ -1,7 +1,7 @@
-"""Goodput: each second of a run belongs to one part, and the share that trained is the goodput.
+"""Speed of a run: where its seconds go, which replica is slow, and which share of the GPUs' peak the model uses.
 
-A lap ends a part: the time since the lap before is that part's. So all parts together are the time since the program
-began.
+Each second belongs to one part, and the share that trained is the goodput. A lap ends a part: the time since the lap
+before is that part's. So all parts together are the time since the program began.
 """
 
 import os
@@ -114,6 +114,9 @@ class Slowest:
 
 def peak_flops(device: str, precision: str) -> float:
     """Return the peak of one GPU, in operations a second; 0.0 where it is not known, as of a CPU.
+
+    What a model's own operations make of it is its MFU, the model FLOPs utilization.
+    Source: Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B.
 
     Args:
         device: `NVIDIA A100-SXM4-40GB`.
