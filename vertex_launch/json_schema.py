@@ -16,7 +16,6 @@ from google.cloud.aiplatform_v1 import types
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from vertex_launch import proto_validation as proto
-from vertex_launch import schema_file
 from vertex_launch.proto_validation import DURATION, FORMS, FREE, TIMESTAMP, short_name
 from vertex_launch.spec import TUNING_KEYS
 
@@ -39,7 +38,6 @@ def job_schema() -> Schema:
     messages = {short_name(message): _message(message) for message in proto.messages_below([custom, tuning])}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "$comment": schema_file.mark(),
         "if": {"anyOf": [{"required": [key]} for key in sorted(TUNING_KEYS)]},
         "then": _reference(short_name(tuning)),
         "else": _reference(short_name(custom)),
@@ -47,9 +45,9 @@ def job_schema() -> Schema:
     }
 
 
-def text() -> str:
-    """The schema as a file holds it."""
-    return json.dumps(job_schema(), indent=2, ensure_ascii=False) + "\n"
+def text(mark: str) -> str:
+    """The schema as a file holds it, with a mark of who has written it."""
+    return json.dumps({"$comment": mark} | job_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _message(message: Descriptor) -> Schema:

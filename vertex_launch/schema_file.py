@@ -57,7 +57,7 @@ def _write(file: Path) -> None:
 
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        part.write_text(json_schema.text(), encoding="utf-8")
+        part.write_text(json_schema.text(mark()), encoding="utf-8")
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)

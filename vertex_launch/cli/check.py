@@ -72,4 +72,4 @@ class SchemaOptions:
     def act(self) -> None:
         from vertex_launch import json_schema  # `check` does not need it
 
-        print(json_schema.text(), end="")
+        print(json_schema.text(schema_file.mark()), end="")
