@@ -8,6 +8,7 @@ import pytest
 
 from tests.training import PROJECT
 from trainer.cluster import stuck
+from vertex_launch.local.running.faults import IN_PYTHON
 
 LIBRARIES = "/usr/lib/python3.11"
 TORCH = f"{LIBRARIES}/site-packages/torch"
@@ -64,6 +65,10 @@ stuck.took(30)
 print("up", flush=True)
 re.match("(a|aa)+$", "a" * 90 + "b")  # holds the lock of Python, as C code may
 """
+
+
+def test_the_signal_is_none_by_which_the_launcher_rehearses_a_fault() -> None:
+    assert stuck.ASK not in IN_PYTHON.values()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has files that exist in memory")

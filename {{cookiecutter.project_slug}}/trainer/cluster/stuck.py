@@ -16,7 +16,8 @@ from pathlib import Path
 
 from trainer.vertex.log import say
 
-ASK = signal.SIGUSR2
+# A real-time signal: SIGUSR1 and SIGUSR2 have other uses here, and in programs of users.
+ASK = signal.SIGRTMIN + 5 if sys.platform == "linux" else 0
 RECORD, WIDTH = "training-record", 12  # the file: finished steps, in this many bytes, then the stack
 ANSWER_SECONDS = 1.0
 PROJECT = Path(__file__).parents[2]
