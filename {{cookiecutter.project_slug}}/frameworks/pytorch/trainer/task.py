@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 
 from trainer import config as configs
 from trainer import optional
@@ -52,7 +53,7 @@ def launch(job: Job, clock: Clock, environ: MutableMapping[str, str]) -> None:
     rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
     clock.lap(ROLL_CALL)
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
-    processes.launch(cluster, layout, patience, train.run, job, layout, clock)
+    processes.launch(cluster, layout, patience, partial(train.run, job, layout, clock))
 
 
 if __name__ == "__main__":
