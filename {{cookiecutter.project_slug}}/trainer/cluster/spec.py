@@ -67,6 +67,10 @@ class Cluster:
     def chief(self) -> Node:
         return self.nodes[0]
 
+    @property
+    def is_chief(self) -> bool:
+        return self.name == self.chief.name
+
     def node(self, rank: int, size: int) -> Node:
         """Return the replica of a process, of all `size` that train."""
         return self.nodes[rank * len(self.nodes) // size]

@@ -30,7 +30,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         doctor.require(cluster, folders, kinds, environ)
     else:
         writable.require(folders, kinds)
-    with lease.held(folders, cluster), shards.at(config.data, folders) as folder:
+    with lease.held(folders, is_chief=cluster.is_chief), shards.at(config.data, folders) as folder:
         job = Job(config, folders, folder, cluster)
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)

@@ -30,14 +30,14 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         return
     cluster = spec.from_env(environ)
     environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
-    kinds = writable.EVALUATOR if cluster.evaluates else writable.CHIEF if cluster.name == cluster.chief.name else ()
+    kinds = writable.EVALUATOR if cluster.evaluates else writable.CHIEF if cluster.is_chief else ()
     if config.doctor:
         doctor.require(cluster, folders, kinds, environ)
     else:
         writable.require(folders, kinds)
     from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
 
-    with lease.held(folders, cluster), strategies.load(config.strategy).data(config, folders, cluster) as folder:
+    with lease.held(folders, is_chief=cluster.is_chief), strategies.load(config.strategy).data(config, folders, cluster) as folder:
         job = Job(config, folders, folder, cluster)
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
