@@ -97,7 +97,7 @@ def test_what_stands_around_a_file_makes_no_error(case: Case, tmp_path: Path) ->
 
 
 def test_flags_that_may_differ_are_those_that_the_trainer_does_not_compare() -> None:
-    source = ast.parse((TEMPLATE / "trainer/job.py").read_text(encoding="utf-8"))
+    source = ast.parse((TEMPLATE / "trainer/config.py").read_text(encoding="utf-8"))
     lines = (node for node in source.body if isinstance(node, ast.Assign))
     (own,) = (line.value for line in lines if ast.unparse(line.targets[0]) == "OWN")
     assert ast.literal_eval(own) == training.UNCOMPARED
@@ -404,7 +404,7 @@ def test_the_flags_before_the_module_are_the_starters(tmp_path: Path) -> None:
     assert found(tmp_path, {f"{P0}.containerSpec": TASK | {"command": command, "args": []}}) == []
 
 
-@pytest.mark.parametrize("flag", ["--help", "--describe", "--learning_rate=1", "--learning-rate=1", "--no-data"])
+@pytest.mark.parametrize("flag", ["--help", "--learning_rate=1", "--learning-rate=1", "--no-data"])
 def test_flags_that_are_no_fields_are_known_too(flag: str, tmp_path: Path) -> None:
     assert found(tmp_path, told(flag)) == []
 
