@@ -4,8 +4,8 @@
 
 IMAGES and TEXT are projects of PyTorch, baked with the two examples; run by a Python that has their requirements with
 CUDA. Models of 300 million and of 1.2 billion parameters train on images of 224 x 224 pixels and on text of 1,024
-bytes, each with the flags of WAYS. Beside what was measured stands what was forecast by `trainer.describe`: the memory, as
-`plan` adds it up, and the step at 40 % MFU, which `plan` assumes. The wait for a checkpoint is that of all but the
+bytes, each with the flags of WAYS. Beside what was measured stands what was forecast by `trainer.describe`: the memory,
+as `plan` adds it up, and the step at 40 % MFU, which `plan` assumes. The wait for a checkpoint is that of all but the
 first, for which memory is pinned. A run is ended after its last report, as its export would keep a CPU busy for
 minutes; one that fails has its error in its row. `--size tiny` is for a machine without a GPU, and takes few steps.
 """
