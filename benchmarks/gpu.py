@@ -4,8 +4,8 @@
 
 IMAGES and TEXT are projects of PyTorch, baked with the two examples; run by a Python that has their requirements with
 CUDA. Models of 300 million and of 1.2 billion parameters train on images of 224 x 224 pixels and on text of 1,024
-bytes, each with the flags of WAYS. Beside what was measured stands what was forecast from `--describe`: the memory, as
-`plan` adds it up, and the step at 40 % MFU, which `plan` assumes. The wait for a checkpoint is that of all but the
+bytes, each with the flags of WAYS. Beside what was measured stands what was forecast by `trainer.describe`: the memory,
+as `plan` adds it up, and the step at 40 % MFU, which `plan` assumes. The wait for a checkpoint is that of all but the
 first, for which memory is pinned. A run is ended after its last report, as its export would keep a CPU busy for
 minutes; one that fails has its error in its row. `--size tiny` is for a machine without a GPU, and takes few steps.
 """
@@ -41,7 +41,7 @@ WAYS = {
 ASSUMED = 0.4  # MFU
 SIDE, PATCH, CONTEXT = 224, 16, 1024
 SECONDS = 900  # of one run
-PATIENCE = 120  # seconds of --describe, as `plan` has them
+PATIENCE = 120  # seconds of trainer.describe, as `plan` has them
 COLUMNS = (
     *("Model", "Way", "Step", "MFU", "a second", "Memory, GB", "forecast", "Step at 40 % MFU"),
     *("Wait for a checkpoint", "of 20 steps"),
@@ -190,7 +190,7 @@ def forecast_bytes(needs: dict[str, Any], run: Run, flags: list[str]) -> float:
     """Bytes of one GPU, as the planner adds them up; with FSDP it holds a part of each tensor."""
     names = ("plan.memory", "plan.workload")
     planner, workload = (importlib.import_module(f"vertex_launch.{name}") for name in names)
-    # From P4 to V100 the trainer computes in float32, whatever --describe says of newer GPUs.
+    # From P4 to V100 the trainer computes in float32, whatever trainer.describe says of newer GPUs.
     is_old = importlib.import_module("trainer.reports.speed").peak_flops(run.device, "float32") > 0
     card = SimpleNamespace(precision="float32" if is_old else needs["precision"], memory_gb=0)
     told = workload.Workload(**{field.name: needs[field.name] for field in fields(workload.Workload)})
@@ -262,22 +262,22 @@ def describe(project: Path, load: Load, flags: list[str]) -> dict[str, Any]:
     Raises:
         RunError: it cannot tell.
     """
-    asked = [*task(load, flags), "--describe"]
+    asked = task(load, flags, "trainer.describe")
     try:
         done = subprocess.run(
             asked, cwd=project, env=environ(project), capture_output=True, text=True, timeout=PATIENCE
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"--describe took more than {PATIENCE} s") from None
+        raise RunError(f"trainer.describe took more than {PATIENCE} s") from None
     if done.returncode:
         raise RunError(cause([Line(0.0, text) for text in (done.stdout + done.stderr).splitlines()]))
     return fields_of(done.stdout.splitlines()[-1])
 
 
-def task(load: Load, flags: list[str]) -> list[str]:
+def task(load: Load, flags: list[str], program: str = "trainer.task") -> list[str]:
     gpus = importlib.import_module("torch").cuda.device_count()
     size = ["--size", load.size, "--global-batch", str(load.batch * max(gpus, 1))]
-    return [sys.executable, "-m", "trainer.task", *size, *load.flags, *flags]
+    return [sys.executable, "-m", program, *size, *load.flags, *flags]
 
 
 def environ(project: Path) -> dict[str, str]:

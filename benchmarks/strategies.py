@@ -9,6 +9,7 @@ times say what a strategy costs here, not what it gains on GPUs.
 """
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -82,7 +83,7 @@ def launch(flags: list[str]) -> None:
     with importlib.import_module("torch").device("meta"):
         net = model.build(parsed, images(1))
     mesh = layout.lay_out(parsed, machines=1, processes=COUNT, net=net)
-    processes.launch(spec.Cluster(), mesh, 60, work, parsed, mesh)
+    processes.launch(spec.Cluster(), mesh, 60, functools.partial(work, parsed, mesh))
 
 
 def images(count: int) -> Any:

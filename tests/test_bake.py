@@ -173,7 +173,7 @@ def test_each_job_repeats_the_one_before_it_and_adds_a_pool(project: Path) -> No
     assert all(after[: len(before)] == before for before, after in pairwise(pools))
 
 
-def test_the_evaluator_has_one_gpu_of_the_trainers_kind_and_their_program(
+def test_the_evaluator_has_one_gpu_of_the_trainers_kind_and_their_flags(
     project: Path, request: pytest.FixtureRequest
 ) -> None:
     facts = QUESTIONS["_machines"][request.node.callspec.params["project"][1]]
@@ -184,7 +184,9 @@ def test_the_evaluator_has_one_gpu_of_the_trainers_kind_and_their_program(
         "acceleratorCount": 1,
     }
     assert (gap, evaluator["replicaCount"]) == ({}, 1)
-    assert chief["containerSpec"] == workers["containerSpec"] == evaluator["containerSpec"]
+    assert chief["containerSpec"] == workers["containerSpec"]
+    program = {"command": ["python", "-m", "trainer.evaluator"]}
+    assert evaluator["containerSpec"] == chief["containerSpec"] | program
     assert chief["machineSpec"] == job(project, "workers")["workerPoolSpecs"][0]["machineSpec"]
 
 

@@ -49,6 +49,11 @@ def test_a_file_of_the_rooms_imports_nothing_of_the_rest(file: Path) -> None:
     assert foreign <= LIBRARIES | (FRAMEWORKS if file.name in TAKE_A_FRAMEWORK else set())
 
 
+def test_vertex_imports_nothing_of_cluster_which_stands_on_it() -> None:
+    upwards = [file for file in files() if any(name.startswith("trainer.cluster") for name in imported(file))]
+    assert [file.name for file in upwards if file.parent.name == "vertex"] == []
+
+
 @pytest.mark.parametrize("overlay", ["", *OVERLAYS])
 def test_nothing_below_the_loop_imports_it(overlay: str) -> None:
     root = ROOT / PROJECT / overlay / "trainer"

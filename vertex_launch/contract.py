@@ -31,6 +31,7 @@ REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")  # to a variable
 ROLES = ("chief", "worker", "ps", "evaluator")
 
 DIGITS = 12  # of a project's number
+TRAINER, EVALUATOR = "trainer.task", "trainer.evaluator"  # programs of a project, which take the same flags
 
 Address = Callable[[int, int], str]  # pool and index of a replica -> host:port
 Members = Mapping[int, Sequence[str]]  # pool -> addresses of its replicas
@@ -121,7 +122,7 @@ def limit(job: Job, count: int) -> Job:
 
 
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
-    """Append arguments in pools that train or serve, or that run the chief's program otherwise."""
+    """Append arguments in pools that train or serve, or that run the chief's program or the evaluator otherwise."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in argument_pools(extended):
         task = pool.spec.python_package_spec if pool.task == "pythonPackageSpec" else pool.spec.container_spec
@@ -131,7 +132,11 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
 
 def argument_pools(job: Job) -> list[Pool]:
     """Return the pools to which `with_arguments` appends."""
-    return [pool for pool in job.pools if pool.trains or pool.serves or _program(pool) == _program(job.pools[0])]
+
+    def takes(pool: Pool) -> bool:
+        return pool.trains or pool.serves or EVALUATOR in _program(pool) or _program(pool) == _program(job.pools[0])
+
+    return [*filter(takes, job.pools)]
 
 
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.shapes import as_json, changed, torn
 from trainer.checkpoints import commit_marker
-from trainer.checkpoints.commit_marker import BEST, MARKER
+from trainer.checkpoints.commit_marker import MARKER
 
 FILES = {"model.pt": b"weights" * 50, "shards/0.bin": bytes(range(256)), "empty": b""}
 
@@ -70,9 +70,9 @@ def test_any_change_of_a_file_has_a_reason(folder: Path, name: str, data: st.Dat
 
 @example(b'{"step": Infinity}')
 @given(as_json(changed(st.just({"step": 40, "metrics": {"loss": 0.5}}))))
-def test_any_mark_of_the_best_is_a_folder_or_none(folder: Path, text: bytes) -> None:
+def test_any_file_beside_the_folders_spares_one_or_none(folder: Path, text: bytes) -> None:
     root = folder.parent
-    (root / BEST).write_bytes(text)
-    assert commit_marker.marked(root) is None or commit_marker.marked(root).name.startswith("step-")
+    (root / "best.json").write_bytes(text)
+    assert all(spared.name.startswith("step-") for spared in commit_marker.spared(root))
     commit_marker.prune(root, keep=1)
     assert not why(folder)

@@ -1047,6 +1047,19 @@ CASES = [
         ("workerPoolSpecs[3].replicaCount", "is 2, and one evaluator", "set it to 1"),
     ),
     Case(
+        "evaluator-program",
+        evaluated(),
+        evaluated(containerSpec=TASK | {"command": ["python", "-m", "trainer.evaluator"]}),
+        ("workerPoolSpecs[3].containerSpec.command[2]", "trainer.task does not score", "run trainer.evaluator"),
+        project=replace(WITH_LAUNCHER, dockerfile=""),
+    ),
+    Case(
+        "flag-unknown",
+        evaluated(containerSpec=TASK | {"command": ["python", "-m", "trainer.evaluator"], "args": ["--stepz", "100"]}),
+        evaluated(containerSpec=TASK | {"command": ["python", "-m", "trainer.evaluator"]}),
+        ("workerPoolSpecs[3].containerSpec.args[0]", "no flag --stepz"),
+    ),
+    Case(
         "flag-value",
         alone(CPU, **{"containerSpec.args": ["--steps", "six"]}),
         alone(CPU, **{"containerSpec.args": ["--steps", "6"]}),

@@ -174,6 +174,12 @@ def test_arguments_are_added_to_what_trains_and_to_an_evaluator_with_the_same_pr
     assert started(original)["workerpool0-0"].command[-2:] == ("--steps", "5")
 
 
+def test_arguments_are_added_to_the_trainers_own_evaluator() -> None:
+    scorer = EVALUATOR | {"containerSpec": TRAINER | {"command": ["python", "-m", "trainer.evaluator"]}}
+    everyone = started(with_arguments(job(CHIEF, WORKERS, REDUCERS, scorer), ["--size", "base"]))
+    assert everyone["workerpool3-0"].command[2:] == ("trainer.evaluator", "--steps", "5", "--size", "base")
+
+
 def test_arguments_are_not_added_to_another_program() -> None:
     other = EVALUATOR | {"containerSpec": TRAINER | {"command": ["python", "-m", "evaluate"]}}
     everyone = started(with_arguments(job(CHIEF, WORKERS, REDUCERS, other), ["--size", "base"]))

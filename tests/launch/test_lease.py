@@ -21,10 +21,9 @@ from vertex_launch import lease
 # A chief that holds the lease as the trainer does, until there is a file GO.
 HOLD = """
 import os, pathlib, sys, time
-from trainer.cluster import spec
 from trainer.vertex import lease, log, storage
 def hold():
-    with lease.held(storage.from_env(os.environ), spec.from_env(os.environ)):
+    with lease.held(storage.from_env(os.environ), is_chief=True):
         print("holds", flush=True)
         while not pathlib.Path({go!r}).exists(): time.sleep(0.05)
         {end}

@@ -740,22 +740,22 @@ SIZES = asdict(WORKLOAD)
 TRAINER = f"""
 import argparse, json
 flags = argparse.ArgumentParser()
-flags.add_argument("--describe", action="store_true")
 flags.add_argument("--global-batch", type=int, default=96)
 print(json.dumps({SIZES!r} | {{"global_batch": flags.parse_known_args()[0].global_batch}}))
 """
+OLD_TRAINER = f"import sys; assert '--describe' in sys.argv{TRAINER}"
 
 
-def trainer(folder: Path) -> None:
+def trainer(folder: Path, program: str = TRAINER, file: str = "trainer/describe/__main__.py") -> None:
     """A program that says what its training needs, as the planner asks it."""
-    (folder / "trainer").mkdir()
-    (folder / "trainer/__init__.py").touch()
-    (folder / "trainer/task.py").write_text(TRAINER)
+    (folder / file).parent.mkdir(parents=True)
+    (folder / file).write_text(program)
 
 
-def test_the_trainer_is_asked_what_it_needs_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [(), (OLD_TRAINER, "trainer/task.py")], ids=["by its program", "by its old flag"])
+def test_the_trainer_is_asked_what_it_needs_once(asked: tuple[str, ...], tmp_path: Path) -> None:
     path = reducing(tmp_path, 10)
-    trainer(tmp_path)
+    trainer(tmp_path, *asked)
     batch = {"args": ["--global-batch=$(BATCH)"], "env": [{"name": "BATCH", "value": "320"}]}
     write(tmp_path, edited({f"{P0}.containerSpec.{key}": value for key, value in batch.items()}))
     first = json.loads(launch(path.name, "--json", folder=tmp_path).stdout)
@@ -779,7 +779,7 @@ def test_the_command_draws_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("print('hello')", "the trainer does not answer --describe with its sizes. Plan with --gradient-bytes"),
+        ("print('hello')", "the trainer does not print its sizes. Plan with --gradient-bytes"),
         ("x = 1\ndef f(:", "the trainer cannot be described: silent.py:2: SyntaxError: invalid syntax. Plan with"),
         ("import json\njson.loads('')", "cannot be described: silent.py:2: json.decoder.JSONDecodeError: Expecting"),
         ("raise SystemExit('no such data')", "the trainer cannot be described: no such data. Plan with"),

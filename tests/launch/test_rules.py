@@ -404,7 +404,7 @@ def test_the_flags_before_the_module_are_the_starters(tmp_path: Path) -> None:
     assert found(tmp_path, {f"{P0}.containerSpec": TASK | {"command": command, "args": []}}) == []
 
 
-@pytest.mark.parametrize("flag", ["--help", "--describe", "--learning_rate=1", "--learning-rate=1", "--no-data"])
+@pytest.mark.parametrize("flag", ["--help", "--learning_rate=1", "--learning-rate=1", "--no-data"])
 def test_flags_that_are_no_fields_are_known_too(flag: str, tmp_path: Path) -> None:
     assert found(tmp_path, told(flag)) == []
 

@@ -1,7 +1,7 @@
 """Operations, memory and gradients of one step of a job, as the trainer itself says, and the speed of a run.
 
-`python -m trainer.task FLAGS --describe` builds the model without its weights. It imports the framework, which takes a
-few seconds, so its answer is kept until the flags or a file of the trainer change. The speed is in the curves that the
+`python -m trainer.describe FLAGS` builds the model without its weights. It imports the framework, which takes a few
+seconds, so its answer is kept until the flags or a file of the trainer change. The speed is in the curves that the
 trainer wrote for TensorBoard.
 """
 
@@ -19,12 +19,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from vertex_launch.contract import Commands, limit, replicas
+from vertex_launch.contract import TRAINER, Commands, limit, replicas
 from vertex_launch.errors import FaultError
 from vertex_launch.spec import Job
 from vertex_launch.state_dir import StateDir
 
-DESCRIBE = "--describe"
+DESCRIBE = Path("trainer/describe/__main__.py")
+OLD_DESCRIBE = "--describe"  # of projects from before there was that program; goes when all have been updated
 RATE = "train/samples_per_second_per_device"  # a curve
 OUTPUT = Path("output")  # of a trainer without a launcher
 PATIENCE = 120  # seconds
@@ -34,7 +35,7 @@ ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILI
 
 @dataclass(frozen=True)
 class Workload:
-    """Counts, and bytes on one GPU that holds the whole model; field names as in trainer/resource_estimate.py."""
+    """Counts, and bytes on one GPU that holds the whole model; field names as in trainer/describe/estimate.py."""
 
     parameters: int
     parameter_bytes: int
@@ -97,7 +98,9 @@ def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
 
 
 def _ask(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
-    command = [sys.executable, *arguments, DESCRIBE]
+    is_program = arguments[1] == TRAINER and DESCRIBE.exists()
+    question = ("-m", "trainer.describe", *arguments[2:]) if is_program else (*arguments, OLD_DESCRIBE)
+    command = [sys.executable, *question]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
@@ -114,7 +117,7 @@ def _read(text: str) -> Workload:
     try:
         return TypeAdapter(Workload).validate_json(text)
     except ValidationError:
-        raise FaultError(f"the trainer does not answer {DESCRIBE} with its sizes") from None
+        raise FaultError("the trainer does not print its sizes") from None
 
 
 def _complaint(text: str) -> str:

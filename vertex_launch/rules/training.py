@@ -1,4 +1,4 @@
-"""Flags of the project's own trainer, where a pool runs `python -m trainer.task` in the project's image.
+"""Flags of the project's own trainer, where a pool runs it or its evaluator, `python -m trainer.task`, in its image.
 
 Only what can be read in trainer/config.py is believed of the trainer; of any other program, nothing is. The trainer
 itself could be asked only where its framework and data are, and takes seconds after each change of its files.
@@ -14,13 +14,14 @@ from datetime import date
 from importlib import metadata
 from pathlib import Path
 
-from vertex_launch.contract import REFERENCE
+from vertex_launch.contract import EVALUATOR, REFERENCE, TRAINER
 from vertex_launch.errors import Finding, Findings, did_you_mean
 from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebuilt_name, untagged, words
 from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool, text
 from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
-MODULE = "trainer.task"
+MODULES = (TRAINER, EVALUATOR)
+SCORES = "trainer/evaluator/__main__.py"  # which projects have whose trainer.task does not score in pool 3
 NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 BOOLEAN = ("bool",)
 FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
@@ -28,12 +29,11 @@ NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
 FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu")
-# Flags that replicas of one job may have different, as OWN of the trainer's job.py lists them.
+# Flags that replicas of one job may have different, as OWN of the trainer's config.py lists them.
 UNCOMPARED = (
     *("anyway", "collective_timeout", "data", "data_processes"),
-    *("doctor", "profile", "rehearse_export", "rollcall_timeout"),
+    *("profile", "rehearse_export", "rollcall_timeout"),
 )
-WITHOUT_FIELD = ("help", "describe")  # flags that are no fields of Config
 
 
 def project(folder: Path, today: date) -> Project:
@@ -67,8 +67,8 @@ def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
     """Whether a pool runs the project's own trainer: there is one, and the image is not known to be another's."""
     if pool is None or not context.project.names:  # there are no files of one
         return False
-    packaged = pool.spec.python_package_spec.python_module == MODULE
-    return packaged or (has_project(pool, context) and MODULE in (word for _, word in words(pool, context)))
+    packaged = pool.spec.python_package_spec.python_module in MODULES
+    return packaged or (has_project(pool, context) and any(word in MODULES for _, word in words(pool, context)))
 
 
 def has_project(pool: Pool, context: RuleContext) -> bool:
@@ -80,8 +80,8 @@ def has_project(pool: Pool, context: RuleContext) -> bool:
 def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
     """The flags that a pool gives the project's trainer; none where it runs something else."""
     program = words(pool, context) if runs_trainer(pool, context) else []
-    spoken = [word for _, word in program]
-    return [*flags(program[spoken.index(MODULE) if MODULE in spoken else 0 :])]
+    start = next((number for number, (_, word) in enumerate(program) if word in MODULES), 0)
+    return [*flags(program[start:])]
 
 
 def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
@@ -106,7 +106,7 @@ def flags_known(job: Job, context: RuleContext) -> Findings:
         name = flag.name.partition(".")[0]
         if context.project.values.get(without := name.removeprefix("no_"), BOOLEAN) == BOOLEAN:
             name = without
-        if not {name, flag.name} & {*fields, *WITHOUT_FIELD}:
+        if not {name, flag.name} & {*fields, "help"}:
             fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
             yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, fields)))
 
@@ -240,6 +240,17 @@ def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
     if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
         fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
         yield Finding("replicaCount", fault, "set it to 1")
+
+
+@rule("evaluator-program", "error", "documented", "trainer")
+def evaluator_scores(job: Job, context: RuleContext) -> Findings:
+    """A pool 3 that runs the trainer runs its evaluator, trainer.evaluator: trainer.task trains in pools 0 and 1 alone.
+    Otherwise: The replica ends at once with an error, and fails the job."""
+    for pool in job.pools:
+        if pool.index == EVALUATORS and runs_trainer(pool, context) and context.project.text(SCORES):
+            package = (pool.at("pythonPackageSpec.pythonModule"), pool.spec.python_package_spec.python_module)
+            for place in (place for place, word in (package, *words(pool, context)) if word == TRAINER):
+                yield Finding(place, f"{TRAINER} does not score checkpoints", f"run {EVALUATOR} in pool 3")
 
 
 def statements(path: Path) -> list[ast.stmt]:

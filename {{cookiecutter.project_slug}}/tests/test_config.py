@@ -49,7 +49,7 @@ def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
         precision="bfloat16", learning_rate=1e-4, warmup=7, weight_decay=0.1, clip=2.0, seed=3, log_every=5,
         evaluate_every=6, checkpoint_every=8, keep=9, rollcall_timeout=5.0, collective_timeout=20.0,
         profile="3:5", require_reducers=True, data_processes=2, skip_nonfinite=4, anyway=True,
-        compare_ranks_every=10, doctor=True, rehearse_export=False,
+        compare_ranks_every=10, rehearse_export=False,
     )  # fmt: skip
     names = {"data", *(field.name for field in fields(LoopFlags))}
     ours = [field for field in fields(Config) if field.name in names]

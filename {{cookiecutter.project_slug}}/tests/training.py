@@ -94,7 +94,7 @@ def train(
 
     Args:
         servers: replicas of pool 2 with the same command.
-        evaluated: whether there is a replica of pool 3 with the same command.
+        evaluated: whether there is a replica of pool 3, the evaluator.
         options: of `vertex-launch run`.
     """
     with started(folder, count, *flags, servers=servers, evaluated=evaluated, options=options) as (process, show):
@@ -133,20 +133,24 @@ def started(
 
 def job(count: int, servers: int = 0, evaluated: bool = False) -> dict[str, Any]:
     """A CustomJobSpec of one chief and count - 1 workers; parameter servers and an evaluator if wanted."""
-    pool = {
-        "machineSpec": {"machineType": "n1-standard-4"},
-        "replicaCount": 1,
-        "containerSpec": {
-            "imageUri": "image",
-            "command": ["python", "-m", "trainer.task"],
-            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
-        },
-    }
-    counts = [1, count - 1, servers, int(evaluated)]
-    pools = [pool | {"replicaCount": number} if number else {} for number in counts]
+    counts, modules = [1, count - 1, servers, int(evaluated)], [*["trainer.task"] * 3, "trainer.evaluator"]
+    pools = [pool(*each) if each[0] else {} for each in zip(counts, modules, strict=True)]
     while not pools[-1]:
         pools.pop()
     return {"workerPoolSpecs": pools, "baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
+
+
+def pool(count: int, module: str) -> dict[str, Any]:
+    """So many replicas that run a module."""
+    return {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": count,
+        "containerSpec": {
+            "imageUri": "image",
+            "command": ["python", "-m", module],
+            "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        },
+    }
 
 
 def processes(*words: str) -> list[int]:

@@ -31,7 +31,6 @@ OWN = (
     "collective_timeout",
     "data",
     "data_processes",
-    "doctor",
     "profile",
     "rehearse_export",
     "rollcall_timeout",
@@ -84,8 +83,6 @@ class LoopFlags:
     """Seconds after which a silent peer fails the run."""
     rehearse_export: bool | None = None
     """Export the model before the first step, too; by default in the cloud alone, where its failure costs a run."""
-    doctor: bool = False
-    """Look at each replica's machine before it trains: names, ports, GPUs, driver, outputs; a fault ends the run."""
     profile: str | None = None
     """Steps of which the chief writes a trace below its logs, such as 20:25: of the five behind step 20."""
     require_reducers: bool = False
@@ -96,7 +93,7 @@ class LoopFlags:
 class Config(ModelFlags, Parallelism, LoopFlags):
     """Train the model of trainer/model.py on the data of trainer/data.py.
 
-    With --describe, print what that needs as one JSON object, and train nothing.
+    `python -m trainer.describe` with the same flags prints what that needs as one JSON object, and trains nothing.
     """
 
 

@@ -16,7 +16,7 @@ def test_a_batch_without_inputs_is_refused_in_one_sentence(tmp_path: Path) -> No
     shutil.copytree(PROJECT / "trainer", tmp_path / "trainer")
     with (tmp_path / "trainer/data.py").open("a", encoding="utf-8") as text:
         text.write(OWN)
-    for flag in ([], ["--describe"]):
-        command = [sys.executable, "-m", "trainer.task", *flag]
+    for program in ("task", "describe", "evaluator"):
+        command = [sys.executable, "-m", f"trainer.{program}"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
         assert (done.returncode, json.loads(done.stdout)["message"]) == (1, SENTENCE), done.stderr

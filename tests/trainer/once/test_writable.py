@@ -9,11 +9,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.training import DEADLINE, PROJECT
 from trainer import task
+from trainer.evaluator import __main__ as evaluator
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage, Trial, from_env
@@ -94,15 +96,20 @@ def test_a_replica_answers_only_for_what_it_writes(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/model").write_text("not a folder")
     writable.require(storage(tmp_path), writable.WORKER)
-    writable.require(storage(tmp_path), writable.EVALUATOR)
+    writable.require(storage(tmp_path), ("checkpoints", "logs"))
     with pytest.raises(TrainerError, match=r"^model: .*/run/model cannot be written"):
         writable.require(storage(tmp_path), writable.CHIEF)
 
 
 @pytest.mark.parametrize(
-    ("pool", "words"), [(0, "^model: .*/run/model cannot be written"), (1, "^--data none: "), (3, "^--data none: ")]
+    ("program", "pool", "words"),
+    [
+        (task, 0, "^model: .*/run/model cannot be written"),
+        (task, 1, "^--data none: "),
+        (evaluator, 3, "^--data none: "),
+    ],
 )
-def test_only_the_chief_writes_the_model(pool: int, words: str, tmp_path: Path) -> None:
+def test_only_the_chief_writes_the_model(program: Any, pool: int, words: str, tmp_path: Path) -> None:
     """The others come as far as their data, which is not there."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run/model").write_text("not a folder")
@@ -110,7 +117,7 @@ def test_only_the_chief_writes_the_model(pool: int, words: str, tmp_path: Path) 
     spec = {"cluster": pools, "task": {"type": f"workerpool{pool}", "index": 0}}
     outputs = {name: str(tmp_path / path) for name, path in OUTPUTS.items()}
     with pytest.raises(TrainerError, match=words):
-        task.run(["--data", "none"], {"CLUSTER_SPEC": json.dumps(spec), **outputs})
+        program.run(["--data", "none"], {"CLUSTER_SPEC": json.dumps(spec), **outputs})
 
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:

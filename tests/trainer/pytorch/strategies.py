@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict
@@ -181,7 +182,7 @@ def main(shards: Path, group: str) -> None:
 
 def launch(mesh: Mesh, what: Callable[..., None], *arguments: object) -> None:
     (address,) = free_addresses(1)
-    processes.launch(Cluster((Node("workerpool0-0", address),)), mesh, TIMEOUT, what, *arguments)
+    processes.launch(Cluster((Node("workerpool0-0", address),)), mesh, TIMEOUT, partial(what, *arguments))
 
 
 if __name__ == "__main__":

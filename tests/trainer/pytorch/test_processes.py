@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def launch(lose: Callable[[], None], count: int) -> int:
     mesh = Mesh({"replicate": count})
     cluster = Cluster((Node("workerpool0-0", free_addresses(1)[0]),))
     try:
-        processes.launch(cluster, mesh, TIMEOUT, meet_and_lose, mesh, lose)
+        processes.launch(cluster, mesh, TIMEOUT, partial(meet_and_lose, mesh, lose))
     except TrainerError as error:
         print(error)
         return error.exit_code

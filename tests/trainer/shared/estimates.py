@@ -1,4 +1,4 @@
-"""What `python -m trainer.task --describe` answers, as a real process, and what a transformer should need."""
+"""What `python -m trainer.describe` answers, as a real process, and what a transformer should need."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class Answer:
 
 
 def describe(folder: Path, *flags: str, **variables: str) -> Answer:
-    command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "trainer.task", *flags, "--describe"]
+    command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "trainer.describe", *flags]
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": json.dumps(LONELY)}
     done = subprocess.run(
         command, cwd=folder, env=environ | variables, capture_output=True, text=True, timeout=DEADLINE

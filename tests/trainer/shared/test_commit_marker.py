@@ -221,22 +221,22 @@ def test_prune_removes_broken_folders_that_are_older(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == kept
 
 
-def test_prune_keeps_the_one_that_is_marked_until_another_one_is(tmp_path: Path) -> None:
+def test_prune_spares_the_one_that_a_file_names_until_it_names_another_one(tmp_path: Path) -> None:
     folders = [whole(tmp_path, number) for number in (1, 2, 3, 4)]
-    commit_marker.mark(folders[0], {"accuracy": 0.9})
+    write_json(tmp_path / "best.json", {"step": 1, "metrics": {"accuracy": 0.9}})
+    write_json(tmp_path / "paper.json", {"step": 3})
     commit_marker.prune(tmp_path, 1)
-    assert sorted(tmp_path.glob("step-*")) == [folders[0], folders[3]]
-    assert commit_marker.marked(tmp_path) == folders[0]
-    commit_marker.mark(folders[3], {"accuracy": 0.95})
+    assert sorted(tmp_path.glob("step-*")) == [folders[0], *folders[2:]]
+    write_json(tmp_path / "best.json", {"step": 4, "metrics": {"accuracy": 0.95}})
     commit_marker.prune(tmp_path, 1)
-    assert sorted(tmp_path.glob("step-*")) == folders[3:]
+    assert sorted(tmp_path.glob("step-*")) == folders[2:]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"step": "two"}', '{"metrics": {}}'])
-def test_a_mark_that_says_nothing_marks_nothing(tmp_path: Path, text: str) -> None:
+def test_a_file_that_names_no_step_spares_nothing(tmp_path: Path, text: str) -> None:
     folders = [whole(tmp_path, 1), whole(tmp_path, 2)]
-    (tmp_path / commit_marker.BEST).write_text(text)
-    assert commit_marker.marked(tmp_path) is None
+    (tmp_path / "best.json").write_text(text)
+    assert commit_marker.spared(tmp_path) == set()
     commit_marker.prune(tmp_path, 1)
     assert sorted(tmp_path.glob("step-*")) == folders[1:]
 

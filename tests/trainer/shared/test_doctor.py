@@ -12,11 +12,13 @@ from threading import Thread
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.marks import ONCE
-from tests.training import DEADLINE, PROJECT, train
+from tests.training import DEADLINE, FLAGS, PROJECT, SETTINGS, job
 from vertex_launch.local.running.hosts import free_addresses
 
+BEGINS_WITH_THE_DOCTOR = ["bash", "-c", 'python -m trainer.doctor && exec python -m trainer.task "$@"', "bash"]
 STATES = ("ok", "not looked at", "warning", "fault")
 FOUR_GPUS = 'mount -t tmpfs none /dev && mkdir /dev/shm && for i in 0 1 2 3; do :>/dev/nvidia$i; done && exec "$0" "$@"'
 SMALL_DISKS = 'mount -t tmpfs -o size=1m none /dev/shm && mount -t tmpfs -o ro none "$0" && exec "$@"'
@@ -66,7 +68,7 @@ def of_job(*addresses: str, rank: int = 0, gpus: int = 0, is_text: bool = False)
 def look(folder: Path, env: dict[str, str], *before: str) -> tuple[int, list[str]]:
     """Exit code and lines of the doctor, in a folder, which has the outputs."""
     done = subprocess.run(
-        [*before, sys.executable, "-m", "trainer.vertex.doctor"],
+        [*before, sys.executable, "-m", "trainer.doctor"],
         cwd=folder,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(PROJECT), **env},
         capture_output=True,
@@ -178,22 +180,35 @@ def test_a_driver_that_is_older_than_the_cuda_of_the_image_needs_is_a_fault(tmp_
 
 
 @pytest.mark.proof
-def test_a_run_looks_before_it_trains_and_its_chief_says_what_was_found(tmp_path: Path) -> None:
-    run = train(tmp_path, 2, "--steps", "2", "--warmup", "1", "--doctor")
-    assert run.code == 0, run.output
-    lines = [report["message"] for report in run.reports]
-    found = [line for line in lines if line.startswith(tuple(f"{state}: " for state in STATES))]
-    assert lines[: len(found)] == found
-    assert any(line.startswith("ok: ports: ") for line in found)
-    assert faults(found) == []
-    assert not any("ok: " in line for line in run.lines["workerpool1-0"])
+def test_each_replica_of_a_job_whose_command_begins_with_the_doctor_looks_and_then_trains(tmp_path: Path) -> None:
+    looked = job(2)
+    for pool in looked["workerPoolSpecs"]:
+        pool["containerSpec"]["command"] = BEGINS_WITH_THE_DOCTOR
+    (tmp_path / "vertex.toml").write_text(SETTINGS)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(looked))
+    done = subprocess.run(
+        [sys.executable, "-m", "vertex_launch", "run", "job.yaml", "--", *FLAGS, "--steps", "2", "--warmup", "1"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Job succeeded" in done.stdout
+    for log in (tmp_path / ".vertex/jobs").glob("*/workerpool[01]-0.log"):
+        lines = [json.loads(line)["message"] for line in log.read_text().splitlines() if line.startswith("{")]
+        found = [line for line in lines if line.startswith(tuple(f"{state}: " for state in STATES))]
+        assert lines[: len(found)] == found
+        assert any(line.startswith("ok: ports: ") for line in found)
+        assert faults(found) == []
 
 
 @ONCE
-def test_a_fault_ends_a_run_before_it_waits_for_others(tmp_path: Path) -> None:
+def test_a_fault_ends_a_replica_before_it_trains(tmp_path: Path) -> None:
     env = of_job("no-such-host.invalid:2222", *free_addresses(1))
     done = subprocess.run(
-        [sys.executable, "-m", "trainer.task", "--doctor"],
+        ["bash", "-c", f"{sys.executable} -m trainer.doctor && exec {sys.executable} -m trainer.task"],
         cwd=tmp_path,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), **env},
         capture_output=True,

@@ -15,11 +15,11 @@ import pytest
 
 from tests.checkpoints import damage, whole
 from tests.training import DEADLINE, PROJECT, Run, eventually, train
-from trainer import evaluator
 from trainer.checkpoints import commit_marker
 from trainer.config import Config, Job, parse
-from trainer.evaluator import Metrics, follow
-from trainer.evaluator.scoring import scorer
+from trainer.evaluator import follow as evaluator
+from trainer.evaluator.__main__ import scorer
+from trainer.evaluator.follow import Metrics, follow
 from trainer.samples import shards
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
@@ -49,7 +49,7 @@ class Following:
 
     @property
     def best(self) -> Any:
-        return json.loads((self.root / commit_marker.BEST).read_text())
+        return json.loads((self.root / evaluator.BEST).read_text())
 
 
 def test_each_whole_checkpoint_is_scored_once_in_the_order_of_steps(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_an_evaluator_that_is_stopped_says_so_and_ends(tmp_path: Path) -> None:
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": json.dumps(spec)}
     printed = tmp_path / "printed.txt"
     with printed.open("wb") as output:
-        command = [sys.executable, "-m", "trainer.task"]
+        command = [sys.executable, "-m", "trainer.evaluator"]
         process = subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=output, stderr=output)
     try:
         assert eventually(lambda: "evaluating the checkpoints" in printed.read_text()), printed.read_text()
@@ -253,3 +253,21 @@ def test_an_evaluator_that_is_stopped_says_so_and_ends(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_second_evaluator_and_pool_3_with_the_trainers_command_are_told_what_to_write(tmp_path: Path) -> None:
+    pools = {"workerpool0": ["a:1"], "workerpool3": ["b:1", "c:1"]}
+    for program, index, words in (
+        ("evaluator", 1, "workerpool3-1: one evaluator scores all checkpoints; set replicaCount of pool 3 to 1"),
+        (
+            "task",
+            0,
+            'workerpool3-0: only pools 0 and 1 train; in the job file, give pool 3 the command ["python", "-m",',
+        ),
+    ):
+        spec = json.dumps({"cluster": pools, "task": {"type": "workerpool3", "index": index}})
+        environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": spec}
+        command = [sys.executable, "-m", f"trainer.{program}"]
+        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
+        (line,) = done.stdout.splitlines()
+        assert (done.returncode, json.loads(line)["message"].startswith(words)) == (1, True), done.stdout + done.stderr

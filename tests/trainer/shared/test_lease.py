@@ -15,7 +15,6 @@ import pytest
 
 from tests.marks import ONCE
 from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, started
-from trainer.cluster.spec import Cluster
 from trainer.vertex import lease
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
@@ -24,15 +23,15 @@ from trainer.vertex.storage import Storage
 CHIEF = """
 import os, signal, sys
 from pathlib import Path
-from trainer.cluster.spec import Cluster
 from trainer.vertex import lease
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
 if sys.argv[4]:  # as a trainer of TensorFlow, which lets nothing unwind
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 lease.RENEW_SECONDS, lease.EXPIRE_SECONDS = 0.2, float(sys.argv[3])
+root = Path(sys.argv[1])
 try:
-    with lease.held(Storage(checkpoints=Path(sys.argv[1]), mount=Path(sys.argv[1]).parent, job=sys.argv[2]), Cluster()):
+    with lease.held(Storage(checkpoints=root, mount=root.parent, job=sys.argv[2]), is_chief=True):
         print("holds", flush=True)
         sys.stdin.read()
 except TrainerError as error:
@@ -127,7 +126,7 @@ def test_a_signal_that_ends_the_job_frees_the_folder(
 
 
 def test_an_exception_frees_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), lease.held(storage(tmp_path / "checkpoints", "first"), Cluster()):
+    with pytest.raises(KeyError), lease.held(storage(tmp_path / "checkpoints", "first"), is_chief=True):
         raise KeyError
     assert list(tmp_path.iterdir()) == []
 
@@ -200,7 +199,7 @@ def test_a_file_that_is_no_claim_is_none(tmp_path: Path) -> None:
     claim = {"job": "../../kept", "host": "", "since": "", "lock": ""}
     (folder / "f.json").write_text(json.dumps(claim))
     (tmp_path / "kept.json").touch()
-    with lease.held(storage(folder.parent, "first"), Cluster()):
+    with lease.held(storage(folder.parent, "first"), is_chief=True):
         assert (folder / "first.1").is_file()
     assert (tmp_path / "kept.json").exists()
 
@@ -218,7 +217,7 @@ def test_a_claim_that_is_named_like_a_pattern_takes_no_other_file_with_it(tmp_pa
 def test_the_trainer_refuses_a_folder_in_use_before_anything_is_there(tmp_path: Path) -> None:
     folders = {"AIP_MODEL_DIR": "model", "AIP_CHECKPOINT_DIR": "checkpoints", "AIP_TENSORBOARD_LOG_DIR": "logs"}
     environ = os.environ | {name: str(tmp_path / folder) for name, folder in folders.items()}
-    with lease.held(storage(tmp_path / "checkpoints", "first"), Cluster()):
+    with lease.held(storage(tmp_path / "checkpoints", "first"), is_chief=True):
         command = [sys.executable, "-m", "trainer.task", "--steps", "1", "--warmup", "1"]
         done = subprocess.run(command, cwd=PROJECT, env=environ, capture_output=True, text=True, timeout=DEADLINE)
         assert [*tmp_path.iterdir(), *(tmp_path / "checkpoints").iterdir()] == [
@@ -246,18 +245,18 @@ def test_a_run_that_begins_anew_leaves_that_of_a_running_job_alone_which_ends_we
 
 
 def test_only_the_chief_takes_the_lease(tmp_path: Path) -> None:
-    with lease.held(storage(tmp_path / "checkpoints", "first"), Cluster(name="workerpool1-0")):
+    with lease.held(storage(tmp_path / "checkpoints", "first"), is_chief=False):
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("not a folder")
-    held = lease.held(storage(tmp_path / "checkpoints", "first"), Cluster())
+    held = lease.held(storage(tmp_path / "checkpoints", "first"), is_chief=True)
     with pytest.raises(TrainerError, match="cannot be written"), held:
         pass
 
 
 def test_without_a_job_id_the_machine_and_the_process_stand_for_it(tmp_path: Path) -> None:
-    with lease.held(storage(tmp_path / "checkpoints", ""), Cluster()):
+    with lease.held(storage(tmp_path / "checkpoints", ""), is_chief=True):
         (file,) = (tmp_path / "checkpoints/lease").glob("*.json")
         assert json.loads(file.read_text())["job"] == file.stem

@@ -1,4 +1,4 @@
-"""python -m trainer.task --describe: a real process each time, as the planner starts it."""
+"""python -m trainer.describe: a real process each time, as the planner starts it."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from tests.estimates import Answer, describe
 from tests.marks import ONCE
 from trainer import task
+from trainer.describe import __main__ as program
 from trainer.vertex.log import exit_code
 
 
@@ -33,7 +34,7 @@ def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
 def test_what_cannot_be_described_is_one_sentence(
     flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code(task.run, [*flags, "--describe"], {"GCS_MOUNT": "nowhere"}) == 1
+    assert exit_code(program.run, flags, {"GCS_MOUNT": "nowhere"}) == 1
     assert words in json.loads(capsys.readouterr().out)["message"]
 
 
@@ -47,4 +48,4 @@ def test_no_weights_are_allocated(tiny: Answer, tmp_path: Path) -> None:
 def test_help_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         task.run(["--help"], {})
-    assert "--describe" in capsys.readouterr().out
+    assert "trainer.describe" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""What --describe says is what a real step on the CPU has."""
+"""What `trainer.describe` prints is what a real step on the CPU has."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -9,6 +9,7 @@ not forgery: the standard library has nothing faster (measured in November 2026,
 BLAKE2b 1).
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,6 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import checksum, read_json, write_json
 
 MARKER = "committed.json"
-BEST = "best.json"  # beside the folders; marks one of them
 ANEW = "begin anew: here with --fresh, in the cloud with another output folder"
 UNREADABLE = "it cannot be read"
 NO_NUMBERS = "holds values that are no numbers"
@@ -128,25 +128,21 @@ def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path]
 
 
 def prune(root: Path, keep: int) -> None:
-    """Keep the newest `keep` whole folders and the one that is marked as the best; remove all others that are older."""
+    """Keep the newest `keep` whole folders and the spared ones; remove all others that are older."""
     kept = [folder for folder in folders(root) if not why_incomplete(folder)][-keep:]
-    best = marked(root)
+    kept_anyway = spared(root)
     for folder in folders(root):
-        if len(kept) == keep and folder < kept[0] and folder != best:
+        if len(kept) == keep and folder < kept[0] and folder not in kept_anyway:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def mark(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Make this the best of the folders beside it: `prune` keeps it as long as no other is marked."""
-    write_json(folder.parent / BEST, {"step": number(folder), "metrics": metrics})
-
-
-def marked(root: Path) -> Path | None:
-    """The folder that is marked as the best, if one is; somebody may have removed it since."""
-    try:
-        return numbered(root, int(read_json(root / BEST)["step"]))
-    except (OSError, ValueError, LookupError, TypeError, OverflowError):  # none, or not written by us
-        return None
+def spared(root: Path) -> set[Path]:
+    """Return the folders that `prune` never removes: those that a JSON file beside them names, as {"step": 40}."""
+    found = set()
+    for file in root.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # it names none
+            found.add(numbered(root, int(read_json(file)["step"])))
+    return found
 
 
 def unfit(folder: Path, cause: str) -> TrainerError:

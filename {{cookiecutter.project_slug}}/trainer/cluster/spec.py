@@ -67,6 +67,10 @@ class Cluster:
     def chief(self) -> Node:
         return self.nodes[0]
 
+    @property
+    def is_chief(self) -> bool:
+        return self.name == self.chief.name
+
     def node(self, rank: int, size: int) -> Node:
         """Return the replica of a process, of all `size` that train."""
         return self.nodes[rank * len(self.nodes) // size]
@@ -81,17 +85,6 @@ class Cluster:
         return any(node.name == self.name for node in self.nodes)
 
     @property
-    def evaluates(self) -> bool:
-        """True for the replica of pool 3, which scores checkpoints beside the training.
-
-        Raises:
-            ClusterError: this replica is another one of that pool.
-        """
-        if self.name.startswith(EVALUATORS) and self.name != f"{EVALUATORS}-0":
-            raise ClusterError(f"{self.name}: one evaluator scores all checkpoints; set replicaCount of pool 3 to 1")
-        return self.name.startswith(EVALUATORS)
-
-    @property
     def rank(self) -> int:
         """Position of this replica among those that train; 0 is the chief.
 
@@ -100,8 +93,8 @@ class Cluster:
         """
         if not self.trains:
             raise ClusterError(
-                f"{self.name}: only pools 0 and 1 train; give this pool a command of its own"
-                " (reducers run Google's image without a command)"
+                f"{self.name}: only pools 0 and 1 train; in the job file, give pool 3 the command"
+                ' ["python", "-m", "trainer.evaluator"], and pool 2, the reducers, Google\'s image without a command'
             )
         return [node.name for node in self.nodes].index(self.name)
 

@@ -30,7 +30,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
-from trainer.cluster.spec import Cluster
 from trainer.vertex import writable
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say, say_last
@@ -55,12 +54,12 @@ class Claim:
 
 
 @contextlib.contextmanager
-def held(storage: Storage, cluster: Cluster) -> Iterator[None]:
+def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
     """Hold the lease of the output folder while the block runs; only the chief does.
 
     Raises TrainerError where another job holds it, or it cannot be written.
     """
-    if cluster.name != cluster.chief.name:
+    if not is_chief:
         yield
         return
     lease, before = Lease(storage), signal.getsignal(signal.SIGTERM)

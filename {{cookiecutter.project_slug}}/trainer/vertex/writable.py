@@ -17,7 +17,6 @@ from trainer.vertex.storage import Storage
 # Outputs of each kind of replica.
 CHIEF = ("model", "checkpoints", "logs", "metric file")
 WORKER = ("checkpoints",)
-EVALUATOR = ("checkpoints", "logs")
 
 PROBE = ".writable-"
 DENIED = (errno.EACCES, errno.EPERM)

@@ -3,38 +3,24 @@
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
+from functools import partial
 
 from trainer import config as configs
-from trainer import optional
 from trainer.cluster import rollcall, spec
 from trainer.config import Job, facts
 from trainer.reports.speed import ROLL_CALL, START, Clock, process_start
 from trainer.samples import shards
-from trainer.vertex import doctor, lease, reducers, storage, writable
+from trainer.vertex import lease, reducers, storage, writable
 from trainer.vertex.log import exit_code
-
-DESCRIBE = "--describe"
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Do one replica's part: describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
-    clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
-    folders = storage.from_env(environ)
-    if DESCRIBE in argv:
-        optional.load("describe.estimate", DESCRIBE).show(config, folders)
-        return
-    cluster = spec.from_env(environ)
-    kinds = writable.EVALUATOR if cluster.evaluates else writable.WORKER if cluster.rank else writable.CHIEF
-    if config.doctor:
-        doctor.require(cluster, folders, kinds, environ)
-    else:
-        writable.require(folders, kinds)
-    with lease.held(folders, cluster), shards.at(config.data, folders) as folder:
-        job = Job(config, folders, folder, cluster)
-        if cluster.evaluates:
-            optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
-        else:
-            launch(job, clock, environ)
+    """Do one replica's part of the training. Raises TrainerError for a fault that the user can cure."""
+    clock, config = Clock(process_start()), configs.parse(argv)
+    folders, cluster = storage.from_env(environ), spec.from_env(environ)
+    writable.require(folders, writable.WORKER if cluster.rank else writable.CHIEF)
+    with lease.held(folders, is_chief=cluster.is_chief), shards.at(config.data, folders) as folder:
+        launch(Job(config, folders, folder, cluster), clock, environ)
 
 
 def launch(job: Job, clock: Clock, environ: MutableMapping[str, str]) -> None:
@@ -52,7 +38,7 @@ def launch(job: Job, clock: Clock, environ: MutableMapping[str, str]) -> None:
     rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
     clock.lap(ROLL_CALL)
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
-    processes.launch(cluster, layout, patience, train.run, job, layout, clock)
+    processes.launch(cluster, layout, patience, partial(train.run, job, layout, clock))
 
 
 if __name__ == "__main__":

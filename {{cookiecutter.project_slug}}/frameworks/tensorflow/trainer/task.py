@@ -4,45 +4,31 @@ from collections.abc import MutableMapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainer import optional
 from trainer.cluster import program, rollcall, spec
 from trainer.reports.speed import ROLL_CALL, START, Clock, process_start
-from trainer.vertex import doctor, lease, storage, writable
+from trainer.vertex import lease, storage, writable
 from trainer.vertex.errors import no_exit
 from trainer.vertex.log import exit_code
 
 if TYPE_CHECKING:
     from trainer.config import Job
 
-DESCRIBE = "--describe"
-
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Do one replica's part: describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
+    """Do one replica's part of the training. Raises TrainerError for a fault that the user can cure."""
     program.prepare(environ, argv)
     from trainer import config as configs  # not before: these import TensorFlow
     from trainer.config import Job
 
-    clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
-    folders = storage.from_env(environ)
-    if DESCRIBE in argv:
-        optional.load("describe.estimate", DESCRIBE).show(config, folders)
-        return
-    cluster = spec.from_env(environ)
+    clock, config = Clock(process_start()), configs.parse(argv)
+    folders, cluster = storage.from_env(environ), spec.from_env(environ)
     environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
-    kinds = writable.EVALUATOR if cluster.evaluates else writable.CHIEF if cluster.name == cluster.chief.name else ()
-    if config.doctor:
-        doctor.require(cluster, folders, kinds, environ)
-    else:
-        writable.require(folders, kinds)
+    writable.require(folders, writable.CHIEF if cluster.is_chief else ())
     from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
 
-    with lease.held(folders, cluster), strategies.load(config.strategy).data(config, folders, cluster) as folder:
-        job = Job(config, folders, folder, cluster)
-        if cluster.evaluates:
-            optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
-        else:
-            launch(job, clock)
+    data = strategies.load(config.strategy).data(config, folders, cluster)
+    with lease.held(folders, is_chief=cluster.is_chief), data as folder:
+        launch(Job(config, folders, folder, cluster), clock)
 
 
 def launch(job: "Job", clock: Clock) -> None:

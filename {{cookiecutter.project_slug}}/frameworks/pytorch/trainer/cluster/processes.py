@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -49,58 +49,49 @@ GLOO_LOST = re.compile(
 NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 
 
-def launch(cluster: Cluster, mesh: Mesh, timeout: float, main: Callable[..., None], *args: Any) -> None:
-    """Run `main(*args)` in this replica's share of the mesh's processes; return when all replicas have finished.
+def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None] | Sequence[str]) -> None:
+    """Run `work` in this replica's share of the mesh's processes; return when all replicas have finished.
+
+    Args:
+        work: a function that can be pickled, or the arguments with which this Python runs a program of the user's own.
 
     Raises:
         ProcessError: a process failed; the text says which and how.
-        EndedEarlyError: a process ended with code 0 before `main` returned.
+        EndedEarlyError: a process ended with code 0 before the function returned.
         PeerError: the others cannot be met.
         TrainerError: no GPU is usable.
     """
-    launch_entry(cluster, mesh, timeout, run_process, cluster.name, main, args)
-
-
-def launch_entry(cluster: Cluster, mesh: Mesh, timeout: float, entry: Callable[..., None] | str, *args: Any) -> None:
-    """Run an entry as torch's agent takes one, a function or a program, and its arguments in place of `main`."""
     count = mesh.size // len(cluster.nodes)
-    # By default each process would have a thread for every core, also where many processes share the cores.
-    neighbours = mesh.size if cluster.chief.is_local else count
-    os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
-    # Gloo would ask for the address of the host's name, which need not lead anywhere.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to(cluster.chief))
     if torch.backends.cuda.is_built() and not torch.cuda.is_available() and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(str(torch.version.cuda), driver.installed())}")
-    # The agent would log its own traceback for each failed process, and a line for SIGTERM; we say who failed or was
-    # stopped, the process why.
-    for name in ("multiprocessing.api", "agent.server.api"):
-        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
-
-    early_end, told = EarlyEnd(cluster.name), False
-
-    def tell(*_: object) -> None:
-        """Pass the notice on. A program of the user's own gets what it would get from torchrun."""
-        nonlocal told
-        told, processes = True, early_end.processes()
-        if not callable(entry) or not processes:
-            raise SignalException("told to end", signal.SIGTERM)
-        for process in filter(lambda one: one.is_alive(), processes):
-            os.kill(process.pid, NOTICE)
-
-    metrics.configure(early_end)
-    signal.signal(signal.SIGTERM, tell)
-    heartbeat = Heartbeat(cluster)
+    _set_defaults(cluster, neighbours=mesh.size if cluster.chief.is_local else count)
+    agent = elastic_launch(_launch_config(cluster, count, timeout), run_process if callable(work) else sys.executable)
+    children, heartbeat = Children(cluster.name, take_notice=callable(work)), Heartbeat(cluster)
+    metrics.configure(children)
+    signal.signal(signal.SIGTERM, children.stop)
     try:
-        elastic_launch(_launch_config(cluster, count, timeout), entry)(*args)
+        agent(*((cluster.name, work) if callable(work) else work))
     except ChildFailedError as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this program is about to end, and says why
-        if told:
+        if children.were_stopped:
             raise ProcessError(f"{cluster.name} was stopped by SIGTERM", -signal.SIGTERM) from None
         raise cause(error, cluster, mesh, heartbeat) from None
     except dist.DistError as error:
         raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
+
+
+def _set_defaults(cluster: Cluster, neighbours: int) -> None:
+    """Set what torch reads, where it is not set; `neighbours` processes share this machine."""
+    # By default each process would have a thread for every core, also where many processes share the cores.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
+    # Gloo would ask for the address of the host's name, which need not lead anywhere.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to(cluster.chief))
+    # The agent would log its own traceback for each failed process, and a line for SIGTERM; we say who failed or was
+    # stopped, the process why.
+    for name in ("multiprocessing.api", "agent.server.api"):
+        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
 
 
 def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
@@ -157,35 +148,48 @@ def _free_port() -> int:
         return int(server.getsockname()[1])
 
 
-class EarlyEnd(metrics.MetricHandler):
-    """Looks for a process that ended with code 0, for which torch's agent would wait for ever.
+class Children(metrics.MetricHandler):
+    """The processes of this replica: looks for one that ended with code 0, for which torch's agent would wait for ever.
 
     The agent calls it after each look at its processes; a healthy one ends with 0 when all have returned, never before.
     Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
+
+    Args:
+        take_notice: whether they save their step when a notice comes; a program of the user's own gets what it would
+            get from torchrun.
     """
 
-    def __init__(self, replica: str) -> None:
-        self._replica, self._children = replica, set[Any]()
+    def __init__(self, replica: str, *, take_notice: bool) -> None:
+        self._replica, self._take_notice, self._started = replica, take_notice, set[Any]()
+        self.were_stopped = False
 
-    def processes(self) -> set[Any]:
+    def _processes(self) -> set[Any]:
         """All that the agent has started, also those that have ended."""
-        self._children.update(multiprocessing.active_children())
-        return self._children
+        self._started.update(multiprocessing.active_children())
+        return self._started
+
+    def stop(self, *_: object) -> None:
+        """Pass SIGTERM on, as a notice to those that take one."""
+        self.were_stopped, processes = True, self._processes()
+        if not self._take_notice or not processes:
+            raise SignalException("told to end", signal.SIGTERM)
+        for process in filter(lambda one: one.is_alive(), processes):
+            os.kill(process.pid, NOTICE)
 
     def emit(self, metric_data: metrics.MetricData) -> None:
-        if metric_data.name.endswith(".healthy") and any(child.exitcode == 0 for child in self.processes()):
+        if metric_data.name.endswith(".healthy") and any(child.exitcode == 0 for child in self._processes()):
             raise EndedEarlyError(self._replica)
 
 
-def run_process(replica: str, main: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """Call `main` in a process that the agent has started; after an error end the process at once.
+def run_process(replica: str, work: Callable[[], None]) -> None:
+    """Do the work in a process that the agent has started; after an error end the process at once.
 
     Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
     """
     stuck.record()
     try:
         with no_exit(replica):
-            return main(*args)
+            return work()
     except StoppedError as error:
         if os.environ["LOCAL_RANK"] == "0":
             say(str(error), "WARNING")

@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
 
 from trainer.cluster import rollcall, script, spec
 from trainer.cluster.script import Script
@@ -28,7 +29,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     if AGENT in environ:
         from trainer.cluster import processes
 
-        processes.run_process(cluster.name, run_script, (program, len(cluster.servers), environ))
+        processes.run_process(cluster.name, partial(run_script, program, len(cluster.servers), environ))
     else:
         launch(argv, cluster, environ)
 
@@ -49,7 +50,7 @@ def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, s
         environ.setdefault("ACCELERATE_USE_CPU", "true")
     reducers.prepare(len(cluster.servers), environ, rank=rank, gpus=gpus > 0, required=False)
     mesh = Mesh({"replicate": max(gpus, 1) * len(cluster.nodes)})
-    processes.launch_entry(cluster, mesh, patience, sys.executable, "-m", "trainer.cluster.run", *argv)
+    processes.launch(cluster, mesh, patience, ["-m", "trainer.cluster.run", *argv])
 
 
 def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> None:

@@ -15,9 +15,7 @@ from trainer import model
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.parallel.precision import LOW
-from trainer.samples import shards
 from trainer.step.state import new_optimizer
-from trainer.vertex.storage import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +51,6 @@ class ResourceEstimate:
     def to_json(self) -> str:
         """Return one line, without a line end."""
         return json.dumps(asdict(self))
-
-
-def show(config: Config, storage: Storage) -> None:
-    """Print the estimate as one JSON object."""
-    print(describe(config, shards.example(config, storage)).to_json())
 
 
 def describe(config: Config, example: Batch) -> ResourceEstimate:

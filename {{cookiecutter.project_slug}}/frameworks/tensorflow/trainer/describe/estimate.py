@@ -14,9 +14,7 @@ from trainer import model
 from trainer.cluster.devices import LOW
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.samples import shards
 from trainer.step.optimizers import new_optimizer
-from trainer.vertex.storage import Storage
 
 VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # their result is their input's memory
 # Where the kernel and what it gives stand among the inputs, or at the end, the outputs.
@@ -57,12 +55,6 @@ class ResourceEstimate:
     def to_json(self) -> str:
         """Return one line, without a line end."""
         return json.dumps(asdict(self))
-
-
-def show(config: Config, storage: Storage) -> None:
-    """Print the estimate as one JSON object."""
-    tf.config.set_visible_devices([], "GPU")  # TensorFlow would take the memory of GPUs that it does not use
-    print(describe(config, shards.example(config, storage)).to_json())
 
 
 def describe(config: Config, example: Batch) -> ResourceEstimate:

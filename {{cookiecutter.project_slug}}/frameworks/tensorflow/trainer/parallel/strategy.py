@@ -67,13 +67,12 @@ class Strategy:
         return ()
 
     def reads_data(self, cluster: Cluster) -> bool:
-        """Whether this replica, which is no evaluator, reads the data set."""
+        """Whether this replica reads the data set."""
         return True
 
     def data(self, config: Config, storage: Storage, cluster: Cluster) -> AbstractContextManager[Path]:
         """Open the folder of the data set; no folder where this replica does not read it."""
-        reads = cluster.evaluates or self.reads_data(cluster)
-        return shards.at(config.data, storage) if reads else nullcontext(Path())
+        return shards.at(config.data, storage) if self.reads_data(cluster) else nullcontext(Path())
 
     def join(self, job: Job, mesh: Mesh) -> AbstractContextManager[World | None]:
         """Join the other replicas for the block; yields None where this one has served them until they had finished."""

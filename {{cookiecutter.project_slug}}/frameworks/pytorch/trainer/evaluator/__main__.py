@@ -1,6 +1,11 @@
-"""Scores of one checkpoint, in one process and on one device, without a process group."""
+"""python -m trainer.evaluator: score the checkpoints of a training with the same flags, on one device.
 
-from collections.abc import Callable, Mapping
+It is the program of pool 3, and joins no process group.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import torch
@@ -9,9 +14,16 @@ from trainer import train
 from trainer.checkpoints import saver
 from trainer.cluster.world import World
 from trainer.config import Job
+from trainer.evaluator import follow
 from trainer.parallel.strategy import Strategy
 from trainer.samples.batches import Data
 from trainer.step.state import new_model
+from trainer.vertex.log import exit_code
+
+
+def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Do the evaluator's part. Raises TrainerError for a fault that the user can cure."""
+    follow.run(argv, environ, scorer)
 
 
 def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
@@ -29,3 +41,7 @@ def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
         return train.evaluate(config, Strategy(), net, data, alone)
 
     return score
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(run, sys.argv[1:], os.environ))

@@ -1,7 +1,7 @@
-"""python -m trainer.vertex.doctor: look at a replica's machine before the training, and say a line for each thing.
+"""python -m trainer.doctor: look at a replica's machine before the training, and say a line for each thing.
 
 A line begins with ok, warning, fault or `not looked at`; a fault has a cure, and exit code 1. The doctor needs no
-framework, no GPU and no job. With --doctor each replica of a run looks before it trains.
+framework, no GPU and no job.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from typing import TypeAlias
 
 from trainer.cluster import rollcall, spec
 from trainer.cluster.spec import Cluster, Node
-from trainer.vertex import driver, nccl, reducers, writable
+from trainer.vertex import driver, nccl, reducers, storage, writable
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import exit_code, say
-from trainer.vertex.storage import FOLDERS, Storage, from_env
+from trainer.vertex.storage import FOLDERS, Storage
 
 Findings: TypeAlias = Iterator[tuple[str, str]]  # a state, and a sentence about one thing
 
@@ -44,7 +44,6 @@ class Replica:
 
     cluster: Cluster
     storage: Storage
-    kinds: tuple[str, ...]  # of its outputs, as `writable` has them
     environ: Mapping[str, str]
 
     @property
@@ -67,23 +66,15 @@ class Replica:
         return 0
 
 
-def require(
-    cluster: Cluster, storage: Storage, kinds: tuple[str, ...], environ: Mapping[str, str], *, says_all: bool = False
-) -> None:
-    """Look; the chief says all that was found, the others what may be wrong. Raises TrainerError for faults."""
-    says_all = says_all or cluster.name == cluster.chief.name
-    found = [pair for check in CHECKS for pair in check(Replica(cluster, storage, kinds, environ))]
+def run(environ: Mapping[str, str]) -> None:
+    """Look, and say all that was found, faults last. Raises TrainerError for faults."""
+    replica = Replica(spec.from_env(environ), storage.from_env(environ), environ)
+    found = [pair for check in CHECKS for pair in check(replica)]
     for state, text in found:
-        if state == WARNING or (says_all and state != FAULT):
+        if state != FAULT:
             say(f"{state}: {text}", "WARNING" if state == WARNING else "INFO")
     if faults := [f"{state}: {text}" for state, text in found if state == FAULT]:
         raise TrainerError("\n".join(faults))
-
-
-def run(environ: Mapping[str, str]) -> None:
-    """Look by hand, and say all that was found. Raises TrainerError for faults."""
-    cluster = spec.from_env(environ)
-    require(cluster, from_env(environ), writable.CHIEF, environ, says_all=True)
 
 
 def variables(replica: Replica) -> Findings:
@@ -185,7 +176,7 @@ def plug_in(replica: Replica) -> Findings:
 
 def outputs(replica: Replica) -> Findings:
     try:
-        folders = writable.require(replica.storage, replica.kinds)
+        folders = writable.require(replica.storage, writable.CHIEF)
         for folder in {folder.stat().st_dev: folder for folder in folders}.values():  # one on each disk or mount
             yield _speed(folder)
     except TrainerError as error:

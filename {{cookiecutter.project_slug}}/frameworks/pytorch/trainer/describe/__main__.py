@@ -1,0 +1,21 @@
+"""python -m trainer.describe: print what a run with these flags needs as one JSON object, and train nothing."""
+
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+
+from trainer import config as configs
+from trainer.describe import estimate
+from trainer.samples import shards
+from trainer.vertex import storage
+from trainer.vertex.log import exit_code
+
+
+def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Print the estimate. Raises TrainerError for a fault that the user can cure."""
+    config = configs.parse(argv)
+    print(estimate.describe(config, shards.example(config, storage.from_env(environ))).to_json())
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(run, sys.argv[1:], os.environ))

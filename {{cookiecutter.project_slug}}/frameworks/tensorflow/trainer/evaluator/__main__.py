@@ -1,0 +1,56 @@
+"""python -m trainer.evaluator: score the checkpoints of a training with the same flags, on one device.
+
+It is the program of pool 3, and joins no other machine.
+"""
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainer.cluster import program
+from trainer.vertex.log import exit_code
+
+if TYPE_CHECKING:
+    from trainer.config import Job
+
+
+def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Do the evaluator's part. Raises TrainerError for a fault that the user can cure."""
+    program.prepare(environ, argv)
+    from trainer.evaluator import follow  # not before: it imports TensorFlow
+
+    follow.run(argv, environ, scorer)
+
+
+def scorer(job: "Job") -> Callable[[Path], Mapping[str, float]]:
+    """Return a function: checkpoint -> loss and metrics over the held-out samples, on a GPU if there is one.
+
+    Raises:
+        TrainerError: there is no held-out shard, or, when called, the checkpoint is of another model.
+    """
+    from trainer import train
+    from trainer.checkpoints import saver
+    from trainer.cluster import devices
+    from trainer.cluster.world import World
+    from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
+    from trainer.parallel.strategy import Loop
+    from trainer.samples.batches import Data
+    from trainer.step.optimizers import new_optimizer
+    from trainer.step.totals import names
+
+    devices.compute_in(job.config.precision, devices.set_up_gpus())
+    data, strategy, alone = Data(job), MultiWorkerMirrored(), World()
+    state = train.new_state(job.config, strategy, data.example, alone)
+    loop = Loop(job.config, names(state.net, data.example), train.train_step, new_optimizer)
+    spread = strategy.wrap(loop, state, alone)
+
+    def score(folder: Path) -> Mapping[str, float]:
+        saver.read_model(state.net, folder)
+        return train.evaluate(spread, data, alone)
+
+    return score
+
+
+if __name__ == "__main__":
+    program.run_to_end(partial(exit_code, run))
