@@ -4,10 +4,11 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 
-from trainer import config as configs
 from trainer import optional
 from trainer.cluster import rollcall, spec
 from trainer.config import Job, facts
+from trainer.parallel import choice
+from trainer.parallel.strategy import Strategy
 from trainer.reports.speed import ROLL_CALL, START, Clock, process_start
 from trainer.samples import shards
 from trainer.vertex import doctor, lease, reducers, storage, writable
@@ -18,7 +19,8 @@ DESCRIBE = "--describe"
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Do one replica's part: describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
-    clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
+    clock = Clock(process_start())
+    strategy, config = choice.parse([word for word in argv if word != DESCRIBE])
     folders = storage.from_env(environ)
     if DESCRIBE in argv:
         optional.load("describe.estimate", DESCRIBE).show(config, folders)
@@ -34,10 +36,10 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
         else:
-            launch(job, clock, environ)
+            launch(job, strategy, clock, environ)
 
 
-def launch(job: Job, clock: Clock, environ: MutableMapping[str, str]) -> None:
+def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, then train in a process for each GPU."""
     import torch  # takes seconds: a mistake in the flags is told at once
 
@@ -47,12 +49,12 @@ def launch(job: Job, clock: Clock, environ: MutableMapping[str, str]) -> None:
 
     config, cluster, gpus = job.config, job.cluster, torch.cuda.is_available()
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
-    layout = mesh.of_job(job, environ.get("CXX", ""))
+    layout = mesh.of_job(job, strategy, environ.get("CXX", ""))
     clock.lap(START)
     rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
     clock.lap(ROLL_CALL)
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
-    processes.launch(cluster, layout, patience, train.run, job, layout, clock)
+    processes.launch(cluster, layout, patience, train.run, job, strategy, layout, clock)
 
 
 if __name__ == "__main__":

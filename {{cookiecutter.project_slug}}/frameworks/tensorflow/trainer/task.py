@@ -13,6 +13,7 @@ from trainer.vertex.log import exit_code
 
 if TYPE_CHECKING:
     from trainer.config import Job
+    from trainer.parallel.strategy import Strategy
 
 DESCRIBE = "--describe"
 
@@ -20,10 +21,11 @@ DESCRIBE = "--describe"
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Do one replica's part: describe, evaluate or train. Raises TrainerError for a fault that the user can cure."""
     program.prepare(environ, argv)
-    from trainer import config as configs  # not before: these import TensorFlow
-    from trainer.config import Job
+    from trainer.config import Job  # not before: these import TensorFlow
+    from trainer.parallel import choice
 
-    clock, config = Clock(process_start()), configs.parse([word for word in argv if word != DESCRIBE])
+    clock = Clock(process_start())
+    strategy, config = choice.parse([word for word in argv if word != DESCRIBE])
     folders = storage.from_env(environ)
     if DESCRIBE in argv:
         optional.load("describe.estimate", DESCRIBE).show(config, folders)
@@ -35,34 +37,31 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
         doctor.require(cluster, folders, kinds, environ)
     else:
         writable.require(folders, kinds)
-    from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
-
-    with lease.held(folders, cluster), strategies.load(config.strategy).data(config, folders, cluster) as folder:
+    with lease.held(folders, cluster), strategy.data(config, folders, cluster) as folder:
         job = Job(config, folders, folder, cluster)
         if cluster.evaluates:
             optional.load("evaluator", f"{cluster.name}, an evaluator,").run(job)
         else:
-            launch(job, clock)
+            launch(job, strategy, clock)
 
 
-def launch(job: "Job", clock: Clock) -> None:
+def launch(job: "Job", strategy: "Strategy", clock: Clock) -> None:
     """Wait for all replicas, then do this one's part."""
     import keras
     import tensorflow as tf
 
     from trainer import train
     from trainer.config import facts
-    from trainer.parallel import strategy as strategies
 
-    config, strategy = job.config, strategies.load(job.config.strategy)
+    config = job.config
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
-    mesh = strategy.lay_out(job)
+    mesh = strategy.lay_out(config, job.cluster, job.shards)
     clock.lap(START)
     versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
     rollcall.call(job.cluster, patience, strategy.servers(job.cluster), facts(config, **versions))
     clock.lap(ROLL_CALL)
     with no_exit(job.cluster.name):
-        train.run(job, mesh, clock)
+        train.run(job, strategy, mesh, clock)
 
 
 if __name__ == "__main__":
