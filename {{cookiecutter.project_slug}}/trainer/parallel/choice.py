@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import cast
@@ -24,7 +25,7 @@ def parse(argv: Sequence[str]) -> tuple[Strategy, StrategyFlags]:
     if foreign := list(foreign_flags(argv, strategy)):
         raise TrainerError("; ".join(foreign))
     own = ", ".join(map(flags.flag, own_flags(strategy))) or "none"
-    purpose = f"{Config.__doc__}\n\nFlags of --strategy {strategy.name} alone: {own}. With another one --help shows others."
+    purpose = f"{inspect.getdoc(Config)}\n\nFlags that not every strategy has, of --strategy {strategy.name}: {own}."
     config = tyro.cli(strategy.flags, args=list(argv), prog="python -m trainer.task", description=purpose)
     if wrong := [*configs.findings(config), *config.findings()]:
         raise TrainerError("; ".join(wrong))

@@ -120,9 +120,7 @@ class Strategy:
         """Spread the state over the devices that take the steps."""
         raise NotImplementedError
 
-    def forward_backward(
-        self, config: Config, net: Any, batch: Batch, world: World
-    ) -> tuple[Totals, list[tf.Tensor]]:
+    def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
         """Return the sums over the samples, and the gradients of this share of the mean loss over the global batch."""
         variables = net.trainable_variables
         totals, sums = 0.0, [tf.zeros(variable.shape) for variable in variables]

@@ -101,9 +101,7 @@ class ParameterServer(Strategy):
         with world.heartbeats.patience():
             return Team(self, loop, state, world)
 
-    def forward_backward(
-        self, config: Config, net: Any, batch: Batch, world: World
-    ) -> tuple[Totals, list[tf.Tensor]]:
+    def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
         return served.forward_backward(config, net, batch)
 
 
