@@ -97,7 +97,7 @@ def test_what_stands_around_a_file_makes_no_error(case: Case, tmp_path: Path) ->
 
 
 def test_flags_that_may_differ_are_those_that_the_trainer_does_not_compare() -> None:
-    source = ast.parse((TEMPLATE / "trainer/job.py").read_text(encoding="utf-8"))
+    source = ast.parse((TEMPLATE / "trainer/config.py").read_text(encoding="utf-8"))
     lines = (node for node in source.body if isinstance(node, ast.Assign))
     (own,) = (line.value for line in lines if ast.unparse(line.targets[0]) == "OWN")
     assert ast.literal_eval(own) == training.UNCOMPARED
@@ -252,6 +252,24 @@ def test_the_strategies_of_the_trainer_are_the_modules_that_define_one(tmp_path:
     (folder / "ddp.py").write_text('"""Copies."""\n\nSTRATEGY = Copies()\n')
     (folder / "mesh.py").write_text("def lay_out():\n    STRATEGY = None\n")
     assert training.project(tmp_path, date(2026, 1, 1)).values == {"strategy": ("ddp", "servers")}
+
+
+def test_a_flag_of_another_strategy_is_told_as_the_trainer_tells_it(project: Path, tmp_path: Path) -> None:
+    ours = training.project(project, date(2024, 1, 1))
+    assert ours.takers["degree"] == ("fsdp", "pipeline", "tensor")
+
+    def faults(*flags: str) -> list[str]:
+        edits = alone(CPU, **{"containerSpec.args": [*flags]})
+        return [one.fault for one in found(tmp_path, edits, project=ours) if one.code.startswith("flag-")]
+
+    assert faults("--degree", "2") == ["--degree is for fsdp, pipeline, tensor, not for --strategy ddp"]
+    foreign = ["--no-reshard is for fsdp, tensor, not for --strategy pipeline"]
+    assert faults("--strategy=pipeline", "--schedule", "gpipe", "--no-reshard") == foreign
+    assert faults("--strategy", "fsdp", "--degree", "2", "--no-reshard", "--recompute") == []
+    assert faults("--strategy", "$(STRATEGY)", "--degree", "2") == []  # nobody knows which
+    assert faults("--strategy", "fsdp", "--degree", "two") == [
+        '--degree is "two", which trainer/config.py does not take'
+    ]
 
 
 def flags_of(folder: Path, **files: str) -> dict[str, object]:
