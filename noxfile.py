@@ -181,7 +181,6 @@ def bench(session: nox.Session) -> None:
             session.run(python, "benchmarks/data.py", str(project), external=True)
             session.run(python, "benchmarks/strategies.py", str(project), *strategies, external=True)
         else:
-            session.run(python, "benchmarks/steps_per_call.py", str(project), external=True)
             environ = {"PYTHONPATH": str(project)}  # what reads a trace is the project's
             session.run(python, "benchmarks/operations.py", str(project), *page, external=True, env=environ)
     session.run(python, "benchmarks/service.py", str(project), external=True)

@@ -28,7 +28,7 @@ MODEL = ["--size", "base", "--patch", "4", "--global-batch", "16"]
 STRATEGIES = {
     "ddp": [],
     "fsdp": ["--strategy", "fsdp"],
-    "hsdp": ["--strategy", "hsdp", "--degree", str(DEGREE)],
+    f"fsdp, degree {DEGREE}": ["--strategy", "fsdp", "--degree", str(DEGREE)],
     "pipeline": ["--strategy", "pipeline", "--degree", str(DEGREE), "--micro-batches", "4"],
     "tensor": ["--strategy", "tensor", "--degree", str(DEGREE)],
     "ddp, recompute": ["--recompute"],
@@ -75,15 +75,15 @@ FORMS = {"kept": ".0f", "peak": ".0f", "step": ".2f"}
 
 def launch(flags: list[str]) -> None:
     """Train with these flags in four processes; the chief prints what was found."""
-    config, model, layout, processes, spec = (
+    choice, model, layout, processes, spec = (
         importlib.import_module(f"trainer.{name}")
-        for name in ("config", "model", "parallel.mesh", "cluster.processes", "cluster.spec")
+        for name in ("parallel.choice", "model", "parallel.mesh", "cluster.processes", "cluster.spec")
     )
-    parsed = config.parse([*flags, "--warmup", "1", "--steps", str(WARMUP + STEPS)])
+    strategy, parsed = choice.parse([*flags, "--warmup", "1", "--steps", str(WARMUP + STEPS)])
     with importlib.import_module("torch").device("meta"):
         net = model.build(parsed, images(1))
-    mesh = layout.lay_out(parsed, machines=1, processes=COUNT, net=net)
-    processes.launch(spec.Cluster(), mesh, 60, functools.partial(work, parsed, mesh))
+    mesh = layout.lay_out(strategy, parsed, machines=1, processes=COUNT, net=net)
+    processes.launch(spec.Cluster(), mesh, 60, functools.partial(work, strategy, parsed, mesh))
 
 
 def images(count: int) -> Any:
@@ -92,12 +92,12 @@ def images(count: int) -> Any:
     return data.Batch(numpy.zeros((count, 8, 8, 1), numpy.float32), numpy.zeros(count, numpy.int64))
 
 
-def work(config: Any, mesh: Any) -> None:
+def work(strategy: Any, config: Any, mesh: Any) -> None:
     """Train in one of the processes."""
     torch, processes = importlib.import_module("torch"), importlib.import_module("trainer.cluster.processes")
     with processes.join(mesh, timeout=300) as world:
         before = resident("VmRSS")
-        kept, seconds = train(config, world)
+        kept, seconds = train(strategy, config, world)
         values = torch.tensor([kept, resident("VmHWM") - before, statistics.median(seconds)], dtype=torch.float64)
         torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
         if world.is_chief:
@@ -105,14 +105,13 @@ def work(config: Any, mesh: Any) -> None:
             print(json.dumps({"mesh": str(mesh), "kept": kept / MIB, "peak": peak / MIB, "step": step}))
 
 
-def train(config: Any, world: Any) -> tuple[int, list[float]]:
+def train(strategy: Any, config: Any, world: Any) -> tuple[int, list[float]]:
     """Bytes that are kept, and the seconds of each step after the first one."""
-    train, model, states, devices, strategies = (
-        importlib.import_module(f"trainer.{name}")
-        for name in ("train", "model", "step.state", "cluster.devices", "parallel.strategy")
+    train, model, states, devices = (
+        importlib.import_module(f"trainer.{name}") for name in ("train", "model", "step.state", "cluster.devices")
     )
     importlib.import_module("torch").manual_seed(config.seed)
-    strategy, batch = strategies.load(config.strategy), images(config.global_batch // world.data_size)
+    batch = images(config.global_batch // world.data_size)
     net = strategy.wrap(config, model.build(config, batch), world)
     state = states.State(net, states.new_optimizer(config, net))
     seconds = []

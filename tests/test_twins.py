@@ -81,7 +81,7 @@ def test_twins_have_the_same_names_and_parameters_in_the_same_order_but_where_a_
     assert {explained(name) for name in different} - {*LIBRARY} == DIFFERENT.keys()
 
 
-@pytest.mark.parametrize("name", ["run", "train", "train_step", "forward_backward", "evaluate"])
+@pytest.mark.parametrize("name", ["run", "train", "train_step", "evaluate"])
 def test_the_loop_has_the_same_steps(name: str) -> None:
     (loop,) = (pair for pair in twins() if "train.train" in pair[0])
     assert all(f"train.{name}" in one for one in loop)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.config import Config, parse
+from trainer.config import Config
+from trainer.parallel import choice
 from trainer.samples import shards
 from trainer.samples.batches import train_batches
 
@@ -21,7 +22,7 @@ class Work(NamedTuple):
 
 @contextlib.contextmanager
 def work(argv: Sequence[str], rank: int, world_size: int) -> Iterator[Work]:
-    config = parse(argv)
+    _, config = choice.parse(argv)
     with tempfile.TemporaryDirectory() as folder:
         shards.write_example(config.data, Path(folder))
         dataset = shards.Dataset(Path(folder), "train")

@@ -254,6 +254,24 @@ def test_the_strategies_of_the_trainer_are_the_modules_that_define_one(tmp_path:
     assert training.project(tmp_path, date(2026, 1, 1)).values == {"strategy": ("ddp", "servers")}
 
 
+def test_a_flag_of_another_strategy_is_told_as_the_trainer_tells_it(project: Path, tmp_path: Path) -> None:
+    ours = training.project(project, date(2024, 1, 1))
+    assert ours.takers["degree"] == ("fsdp", "pipeline", "tensor")
+
+    def faults(*flags: str) -> list[str]:
+        edits = alone(CPU, **{"containerSpec.args": [*flags]})
+        return [one.fault for one in found(tmp_path, edits, project=ours) if one.code.startswith("flag-")]
+
+    assert faults("--degree", "2") == ["--degree is for fsdp, pipeline, tensor, not for --strategy ddp"]
+    foreign = ["--no-reshard is for fsdp, tensor, not for --strategy pipeline"]
+    assert faults("--strategy=pipeline", "--schedule", "gpipe", "--no-reshard") == foreign
+    assert faults("--strategy", "fsdp", "--degree", "2", "--no-reshard", "--recompute") == []
+    assert faults("--strategy", "$(STRATEGY)", "--degree", "2") == []  # nobody knows which
+    assert faults("--strategy", "fsdp", "--degree", "two") == [
+        '--degree is "two", which trainer/config.py does not take'
+    ]
+
+
 def flags_of(folder: Path, **files: str) -> dict[str, object]:
     """The flags that are read from a trainer with these files."""
     (folder / "trainer").mkdir()

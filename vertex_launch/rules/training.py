@@ -1,12 +1,14 @@
 """Flags of the project's own trainer, where a pool runs it or its evaluator, `python -m trainer.task`, in its image.
 
-Only what can be read in trainer/config.py is believed of the trainer; of any other program, nothing is. The trainer
+Only what can be read in its files is believed of the trainer; of any other program, nothing is. The trainer
 itself could be asked only where its framework and data are, and takes seconds after each change of its files.
 """
 
 import ast
 import contextlib
+import functools
 import itertools
+import operator
 import pkgutil
 import re
 from collections.abc import Mapping
@@ -25,6 +27,11 @@ SCORES = "trainer/evaluator/__main__.py"  # which projects have whose trainer.ta
 NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 BOOLEAN = ("bool",)
 FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
+STRATEGIES = "trainer/parallel"  # the folder of the strategies' modules
+COMMON, OWN = (
+    "StrategyFlags",
+    "Flags",
+)  # the class in its strategy.py of flags for all of them, and in a module of its own
 NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
@@ -39,12 +46,17 @@ UNCOMPARED = (
 def project(folder: Path, today: date) -> Project:
     """The surroundings of a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
     fields: Mapping[str, ast.AnnAssign] = {}
+    of_each: Mapping[str, Mapping[str, ast.AnnAssign]] = {}
     with contextlib.suppress(LookupError, RecursionError):
-        fields = _fields(folder, FLAGS, CONFIG)
+        core = _fields(folder, FLAGS, CONFIG)
+        of_each = _of_each_strategy(folder, core)
+        fields = functools.reduce(operator.or_, of_each.values(), core)
+    takers = {flag: tuple(name for name, own in of_each.items() if flag in own) for flag in fields}
     sources = map(text, sorted((folder / "trainer").rglob("*.py")))
     return Project(
         today,
         flags={name: _plain(field.value) for name, field in fields.items()},
+        takers={flag: names for flag, names in takers.items() if len(names) < len(of_each)},
         values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation, folder))},
         dockerfile=text(folder / "Dockerfile"),
         metrics=_metrics(folder),
@@ -100,12 +112,16 @@ FLAG_RULES = ("flag-unknown", "flag-value")
 
 @rule_of_flags("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args is one that the project's trainer has: a field of Config."""
+    """A flag in args is one that the project's trainer has: a field of Config, or of its --strategy's Flags."""
     fields = context.project.flags
-    for flag in (flag for pool in job.pools if fields for flag in _flags(pool, context)):
+    for pool, flag in ((one, flag) for one in job.pools if fields for flag in _flags(one, context)):
         name = flag.name.partition(".")[0]
         if context.project.values.get(without := name.removeprefix("no_"), BOOLEAN) == BOOLEAN:
             name = without
+        takers, (_, strategy) = context.project.takers.get(name, ()), flag_of(pool, "strategy", context)
+        if takers and strategy in {*context.project.values["strategy"]} - {*takers}:
+            fault = f"{_spelled(flag.name)} is for {', '.join(takers)}, not for --strategy {strategy}"
+            yield Finding(flag.place, fault, "leave it out, or choose one of these strategies")
         if not {name, flag.name} & {*fields, "help"}:
             fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
             yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, fields)))
@@ -268,11 +284,24 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
     body = statements(folder / file)
     imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
     files = {imported: f"{module.replace('.', '/')}.py" for module, imported in imports if module}
+    modules = {imported: f"{module.replace('.', '/')}/{imported}.py" for module, imported in imports if module}
     found = {one.name: one for one in body if isinstance(one, ast.ClassDef)}[name]
     fields: dict[str, ast.AnnAssign] = {}
     for base in map(ast.unparse, reversed(found.bases)):  # of two that have a field, the first counts
-        fields |= _fields(folder, files.get(base, file), base)
+        module, _, base = base.rpartition(".")
+        fields |= _fields(folder, modules[module] if module else files.get(base, file), base)
     return fields | {ast.unparse(one.target): one for one in found.body if isinstance(one, ast.AnnAssign)}
+
+
+def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str, dict[str, ast.AnnAssign]]:
+    """The fields of each strategy's flags. Raises LookupError as `_fields` does."""
+    common = f"{STRATEGIES}/strategy.py"
+    core = core | (_fields(folder, common, COMMON) if text(folder / common) else {})
+    files = _strategies(folder / STRATEGIES)
+    return {
+        name: core | (_fields(folder, str(file.relative_to(folder)), OWN) if f"\nclass {OWN}(" in text(file) else {})
+        for name, file in files.items()
+    }
 
 
 def _metrics(folder: Path) -> tuple[str, ...]:
@@ -291,19 +320,20 @@ def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
         case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
             return tuple(str(_plain(one)) for one in getattr(choices, "elts", [choices]))
         case ast.Subscript(slice=ast.Tuple(elts=[_, ast.Call(func=ast.Name(id="module_in"), args=[place])])):
-            return _strategies(folder / "trainer" / str(_plain(place)))
+            return tuple(_strategies(folder / "trainer" / str(_plain(place))))
         case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
             taken = _taken(left, folder)
             return (*taken, "None") if taken else ()
     return ()
 
 
-def _strategies(folder: Path) -> tuple[str, ...]:
+def _strategies(folder: Path) -> dict[str, Path]:
+    """Each strategy's file."""
     files = {
         one.name: folder / one.name / "__init__.py" if one.ispkg else folder / f"{one.name}.py"
         for one in pkgutil.iter_modules([str(folder)])
     }
-    return tuple(sorted(name for name, file in files.items() if "\nSTRATEGY = " in text(file)))
+    return {name: files[name] for name in sorted(files) if "\nSTRATEGY = " in text(files[name])}
 
 
 def _plain(value: ast.expr | None) -> object:

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from trainer.config import Config, LoopFlags, findings, learning_rate, parse
+from trainer.config import Config, LoopFlags, findings, learning_rate
+from trainer.parallel.choice import parse
+from trainer.parallel.strategy import StrategyFlags
 from trainer.vertex.errors import TrainerError
 
 # The field, a value that it must not have, and words of the sentence.
@@ -40,11 +42,14 @@ def test_the_defaults_have_no_problem() -> None:
 
 
 def test_no_flags_are_the_defaults() -> None:
-    assert parse([]) == Config()
+    strategy, config = parse([])
+    assert config == strategy.flags()
+    assert strategy.name == StrategyFlags.strategy
 
 
 def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
-    others = Config(
+    others = replace(
+        parse([])[1],
         data="gs://b/d", steps=2000, global_batch=192, micro_batches=2,
         precision="bfloat16", learning_rate=1e-4, warmup=7, weight_decay=0.1, clip=2.0, seed=3, log_every=5,
         evaluate_every=6, checkpoint_every=8, keep=9, rollcall_timeout=5.0, collective_timeout=20.0,
@@ -55,7 +60,7 @@ def test_each_field_has_a_flag_of_its_name_with_dashes() -> None:
     ours = [field for field in fields(Config) if field.name in names]
     values = {f"--{field.name.replace('_', '-')}": getattr(others, field.name) for field in ours}
     words = [(flag,) if value is True else (flag, str(value)) for flag, value in values.items()]
-    assert parse([word for flag in words for word in flag]) == others
+    assert parse([word for flag in words for word in flag])[1] == others
     assert [field.name for field in ours if getattr(others, field.name) == field.default] == []
 
 
@@ -82,7 +87,7 @@ def test_help_tells_each_field_and_its_default(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         parse(["--help"])
     text = capsys.readouterr().out
-    assert [field.name for field in fields(Config) if f"--{field.name.replace('_', '-')}" not in text] == []
+    assert [field.name for field in fields(StrategyFlags) if f"--{field.name.replace('_', '-')}" not in text] == []
     assert f"default: {Config.steps}" in text
 
 

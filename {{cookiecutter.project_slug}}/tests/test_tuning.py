@@ -9,7 +9,7 @@ import yaml
 import vertex_launch
 from tests.test_telemetry import lines, reporter
 from tests.training import PROJECT
-from trainer.config import parse
+from trainer.parallel.choice import parse
 from trainer.vertex.storage import Trial
 from trainer.vertex.tuning import MetricFile
 
@@ -19,7 +19,7 @@ def test_the_trainer_takes_what_the_tuning_job_tries() -> None:
     parameters = yaml.safe_load((PROJECT / "jobs/tuning.yaml").read_text())["studySpec"]["parameters"]
     tried = dict(word.removeprefix("--").split("=") for word in chief.command if "=" in word)
     assert [*tried] == [parameter["parameterId"] for parameter in parameters]
-    config = parse(chief.command[3:])  # after python -m trainer.task
+    _, config = parse(chief.command[3:])  # after python -m trainer.task
     assert {name: getattr(config, name) for name in tried} == {name: float(value) for name, value in tried.items()}
     assert all(worker.command == chief.command for worker in workers)
 

@@ -1,25 +1,22 @@
 """Everything one can set about a run: one dataclass, one flag per field.
 
-The flags are the field names with dashes: `--global-batch 192 --steps 2000`. Those of the data, the model and
-parallelism stand in trainer/data.py, trainer/model.py and trainer/parallelism.py. A field of LoopFlags that data.py or
-model.py repeats has its default from there.
+The flags are the field names with dashes: `--global-batch 192 --steps 2000`. Those of the data and the model stand in
+trainer/data.py and trainer/model.py, those of a strategy in its file of trainer/parallel/. A field of LoopFlags that
+data.py or model.py repeats has its default from there.
 """
 
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
-from trainer import data, flags, model, parallelism
+from trainer import data, flags, model
 from trainer.cluster.spec import Cluster
 from trainer.data import DataFlags
 from trainer.model import ModelFlags
-from trainer.parallelism import Parallelism
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import warn
 from trainer.vertex.storage import Storage
@@ -90,19 +87,11 @@ class LoopFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ModelFlags, Parallelism, LoopFlags):
+class Config(ModelFlags, LoopFlags):
     """Train the model of trainer/model.py on the data of trainer/data.py.
 
     `python -m trainer.describe` with the same flags prints what that needs as one JSON object, and trains nothing.
     """
-
-
-def parse(argv: Sequence[str]) -> Config:
-    """Flags -> Config; a wrong flag exits with a usage message, a wrong value raises TrainerError."""
-    config = tyro.cli(Config, args=list(argv), prog="python -m trainer.task")
-    if wrong := list(findings(config)):
-        raise TrainerError("; ".join(wrong))
-    return config
 
 
 def findings(config: Config) -> Iterator[str]:
@@ -124,7 +113,6 @@ def findings(config: Config) -> Iterator[str]:
         yield f"--profile is {config.profile}, must be two numbers of steps such as 20:25"
     elif (traced := traced_steps(config)) and traced.stop > config.steps:
         yield f"--profile is {config.profile}, must end by the last step, {config.steps}"
-    yield from parallelism.findings(config)
 
 
 def of_model(config: ModelFlags) -> dict[str, str]:

@@ -85,6 +85,18 @@ def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> N
     assert not any(isinstance(one.exception(), RollcallError) for one in calls)  # which another start might cure
 
 
+def test_of_another_strategy_whose_flags_are_others_the_strategy_is_named_alone() -> None:
+    told = [{"--strategy": "ddp", "--bucket-cap-mb": "64"}, {"--strategy": "fsdp", "--degree": "None"}]
+    with ThreadPoolExecutor(2) as pool:
+        pairs = zip(clusters(2), told, strict=True)
+        calls = [pool.submit(rollcall.call, replica, PATIENCE, (), facts) for replica, facts in pairs]
+        learned = {str(one.exception(timeout=DEADLINE)) for one in calls}
+    assert learned == {
+        "rollcall: --strategy is fsdp in workerpool1-0 and ddp in workerpool0-0: give all replicas the same, or go on"
+        " with --anyway"
+    }
+
+
 def test_one_machine_waits_for_nobody() -> None:
     assert call(Cluster(), timeout=0) == ""
 

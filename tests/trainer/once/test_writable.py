@@ -25,10 +25,11 @@ OUTPUTS = {"AIP_MODEL_DIR": "run/model", "AIP_CHECKPOINT_DIR": "run/checkpoints"
 # All imports come first, those of the first parsing, too: their files may be out of that user's reach.
 AS_USER = f"""
 import os, sys
-from trainer import config, task
+from trainer import task
+from trainer.parallel import choice
 from trainer.samples import shards
 from trainer.vertex.log import exit_code
-config.parse([])
+choice.parse([])
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid({USER}), os.setuid({USER})
 sys.exit(exit_code(task.run, sys.argv[1:], os.environ))

@@ -28,11 +28,11 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config, Job
+from trainer.config import Job
 from trainer.data import Batch
+from trainer.parallel import choice, ddp, fsdp, pipeline, tensor
 from trainer.parallel import mesh as layout
-from trainer.parallel import strategy as strategies
-from trainer.parallel.strategy import Strategy
+from trainer.parallel.strategy import Strategy, StrategyFlags
 from trainer.reports.speed import Clock
 from trainer.samples.batches import Data
 from trainer.step.state import State, new_optimizer
@@ -41,40 +41,41 @@ from trainer.vertex.storage import Storage
 from vertex_launch.local.running.hosts import free_addresses
 
 DEGREE = 2  # processes that hold one copy of the model
-COMMON = Config(steps=50, warmup=5)
-HSDP = replace(COMMON, strategy="hsdp", degree=DEGREE)
-PIPELINE = replace(COMMON, strategy="pipeline", degree=DEGREE, micro_batches=4)
-TENSOR = replace(COMMON, strategy="tensor", degree=DEGREE)
+RUN: dict[str, Any] = {"steps": 50, "warmup": 5}
+COMMON, FSDP = ddp.Flags(**RUN), fsdp.Flags(strategy="fsdp", **RUN)
+COPIED = replace(FSDP, degree=DEGREE)
+PIPELINE = pipeline.Flags(strategy="pipeline", degree=DEGREE, micro_batches=4, **RUN)
+TENSOR = tensor.Flags(strategy="tensor", degree=DEGREE, **RUN)
 # Those of two processes take all steps, since a laptop has so many cores; of the others, hybrid sharding alone does.
-PAIRS = {
-    "fsdp": replace(COMMON, strategy="fsdp"),
+PAIRS: dict[str, StrategyFlags] = {
+    "fsdp": FSDP,
     "tensor": TENSOR,
 }
-FOURS = {
+FOURS: dict[str, StrategyFlags] = {
     "ddp, 5 micro-batches": replace(COMMON, micro_batches=5),
-    "fsdp of 4": replace(COMMON, strategy="fsdp"),
-    "fsdp without resharding, 5 micro-batches": replace(COMMON, strategy="fsdp", reshard=False, micro_batches=5),
-    "hsdp, recomputed": replace(HSDP, recompute=True),
-    "hsdp in bfloat16": replace(HSDP, precision="bfloat16"),
+    "fsdp of 4": FSDP,
+    "fsdp without resharding, 5 micro-batches": replace(FSDP, reshard=False, micro_batches=5),
+    "fsdp, copied, recomputed": replace(COPIED, recompute=True),
+    "fsdp, copied, in bfloat16": replace(COPIED, precision="bfloat16"),
     "gpipe": replace(PIPELINE, schedule="gpipe"),
     "interleaved, recomputed": replace(PIPELINE, schedule="interleaved", recompute=True),
     "pipeline in bfloat16": replace(PIPELINE, precision="bfloat16"),
     "tensor and shards, recomputed, 2 micro-batches": replace(TENSOR, recompute=True, micro_batches=2),
 }
-COMPILED = {"compiled, recomputed": replace(COMMON, compile=True, recompute=True)}
+COMPILED: dict[str, StrategyFlags] = {"compiled, recomputed": replace(COMMON, compile=True, recompute=True)}
 ALL, SOME = COMMON.steps, 6  # steps
-STEPS = dict.fromkeys([*PAIRS, "pipeline", "hsdp"], ALL) | dict.fromkeys([*FOURS, *COMPILED], SOME)
-GROUPS: dict[str, tuple[int, dict[str, Config]]] = {
+STEPS = dict.fromkeys([*PAIRS, "pipeline", "fsdp, copied"], ALL) | dict.fromkeys([*FOURS, *COMPILED], SOME)
+GROUPS: dict[str, tuple[int, dict[str, StrategyFlags]]] = {
     "pipeline": (2, {"pipeline": PIPELINE}),
     "pairs": (2, PAIRS),
-    "hsdp": (4, {"hsdp": HSDP}),
+    "copied": (4, {"fsdp, copied": COPIED}),
     "fours": (4, FOURS),
     "compiled": (1, COMPILED),
 }
 # Strategies and numbers of processes; each takes over the checkpoint of the one before.
 RELAY = [
     (COMMON, 2),
-    (replace(COMMON, strategy="fsdp"), 3),
+    (FSDP, 3),
     (COMMON, 1),
     (PIPELINE, 2),
 ]
@@ -82,27 +83,27 @@ LEG = 5  # steps
 TIMEOUT = 300  # seconds; nobody waits for it
 
 
-def each(cases: Mapping[str, Config], shards: Path) -> None:
+def each(cases: Mapping[str, StrategyFlags], shards: Path) -> None:
     """Several strategies, one after another, in the same processes."""
     with processes.join(Mesh({"replicate": int(os.environ["WORLD_SIZE"])}), timeout=TIMEOUT) as world:
         for name, config in cases.items():
             tell(name, go(config, lay_out(config, world), shards, STEPS[name]), world)
 
 
-def lay_out(config: Config, world: World) -> World:
+def lay_out(config: StrategyFlags, world: World) -> World:
     """The same processes in the mesh of this strategy."""
     count = min(DEGREE, world.size)  # processes of a machine
     mesh = mesh_of(config, world.size // count, count)
     return replace(world, mesh=init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=tuple(mesh.sizes)))
 
 
-def mesh_of(config: Config, machines: int, processes: int) -> Mesh:
+def mesh_of(config: StrategyFlags, machines: int, processes: int) -> Mesh:
     with torch.device("meta"):
         net = model.build(config, batch(1))
-    return layout.lay_out(config, machines, processes, net)
+    return layout.lay_out(choice.load(config.strategy), config, machines, processes, net)
 
 
-def leg(config: Config, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
+def leg(config: StrategyFlags, mesh: Mesh, shards: Path, checkpoints: Path) -> None:
     """From one checkpoint to the next."""
     with processes.join(mesh, timeout=TIMEOUT) as world:
         tell(f"relay {mesh}", go(config, world, shards, LEG, checkpoints), world)
@@ -122,10 +123,10 @@ def tell(name: str, found: Found, world: World) -> None:
         print(json.dumps({name: found}), flush=True)
 
 
-def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path | None = None) -> Found:
+def go(config: StrategyFlags, world: World, shards: Path, steps: int, checkpoints: Path | None = None) -> Found:
     """So many steps; where there are checkpoints, from the newest to a new one."""
     job = Job(config, Storage(checkpoints=checkpoints or Storage.checkpoints), shards)
-    strategy, data = strategies.load(config.strategy), Data(job)
+    strategy, data = choice.load(config.strategy), Data(job)
     torch.manual_seed(config.seed)
     net = strategy.wrap(config, model.build(config, data.example), world)
     state = State(net, new_optimizer(config, net))
@@ -134,7 +135,7 @@ def go(config: Config, world: World, shards: Path, steps: int, checkpoints: Path
         saver.restore(state)
     share = islice(data.training(state.step, world.data_rank, world.data_size), steps)
     batches = [devices.copy(batch, world.device) for batch in share]
-    (strategy.forward_backward or train.forward_backward)(config, strategy, net, batches[0], world)
+    strategy.forward_backward(config, net, batches[0], world)
     with CommDebugMode() as collectives:
         norm = float(strategy.clip(net, math.inf, world))
     state.optimizer.zero_grad()

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from trainer.cluster.world import World
-from trainer.config import Config, parse
-from trainer.parallel import ddp
+from trainer.parallel import choice, ddp
 from trainer.vertex.errors import TrainerError
 
 MIB = 2**20
@@ -36,7 +35,7 @@ def kept(sizes: list[int], bucket: dist.GradBucket) -> Future[Tensor]:  # type: 
 @pytest.mark.parametrize(("cap", "sizes"), [(1, [MIB] * 4), (2, [2 * MIB] * 2), (64, [4 * MIB])])
 def test_gradients_travel_in_buckets_of_at_most_the_cap(cap: int, sizes: list[int], world: World) -> None:
     layers = (nn.Linear(512, 512, bias=False) for _ in range(4))  # 1 MiB of gradients each
-    net, found = ddp.STRATEGY.wrap(Config(bucket_cap_mb=cap), nn.Sequential(*layers), world), list[int]()
+    net, found = ddp.STRATEGY.wrap(ddp.Flags(bucket_cap_mb=cap), nn.Sequential(*layers), world), list[int]()
     net.register_comm_hook(found, kept)
     for _ in range(2):  # the first step shows in which order gradients come
         found.clear()
@@ -46,4 +45,4 @@ def test_gradients_travel_in_buckets_of_at_most_the_cap(cap: int, sizes: list[in
 
 def test_a_bucket_holds_a_mebibyte_or_more() -> None:
     with pytest.raises(TrainerError, match=r"^--bucket-cap-mb is 0, must be at least 1$"):
-        parse(["--bucket-cap-mb", "0"])
+        choice.parse(["--bucket-cap-mb", "0"])

@@ -10,12 +10,12 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from tests.samples import batch
 from trainer import model
-from trainer.config import Config
 from trainer.data import Batch
 from trainer.describe import estimate
+from trainer.parallel.strategy import StrategyFlags
 from trainer.step.state import new_optimizer
 
-CONFIG = Config()
+CONFIG = StrategyFlags()
 DESCRIPTION = estimate.describe(CONFIG, batch(1))
 
 

@@ -11,11 +11,11 @@ from tests.samples import batch
 from trainer import model
 from trainer.cluster.world import Mesh
 from trainer.config import Config
-from trainer.parallel import pipeline
+from trainer.parallel import choice, pipeline
 from trainer.parallel.mesh import lay_out, processes
 from trainer.vertex.errors import TrainerError
 
-PIPELINE: dict[str, Any] = {"strategy": "pipeline", "degree": 4, "micro_batches": 4, "global_batch": 96}
+PIPELINE: dict[str, Any] = {"degree": 4, "micro_batches": 4, "global_batch": 96}
 
 
 @pytest.mark.parametrize("weights", [[1] * 8, [5, 1, 1, 1, 1, 5], [1, 2, 3, 4, 5, 6, 7], [9, 1, 1, 1]])
@@ -58,7 +58,7 @@ class Blocks(nn.Module):
 
 
 def laid_out(blocks: int = 12, **flags: Any) -> Mesh:
-    return lay_out(Config(**flags), machines=3, processes=8, net=Blocks(blocks))
+    return lay_out(pipeline.STRATEGY, pipeline.Flags(**flags), machines=3, processes=8, net=Blocks(blocks))
 
 
 def test_the_stages_of_a_pipeline_lie_within_a_machine() -> None:
@@ -67,8 +67,9 @@ def test_the_stages_of_a_pipeline_lie_within_a_machine() -> None:
 
 
 def test_a_machine_without_gpus_has_a_process_for_each_stage() -> None:
-    assert [processes(Config(strategy="pipeline", degree=degree), gpus=0) for degree in (None, 3)] == [2, 3]
-    assert processes(Config(strategy="pipeline"), gpus=8) == 8
+    of_each = (pipeline.Flags(degree=degree) for degree in (None, 3))
+    assert [processes(pipeline.STRATEGY, flags, gpus=0) for flags in of_each] == [2, 3]
+    assert processes(pipeline.STRATEGY, pipeline.Flags(), gpus=8) == 8
 
 
 @pytest.mark.parametrize(
@@ -94,21 +95,23 @@ def test_a_machine_without_gpus_has_a_process_for_each_stage() -> None:
             PIPELINE | {"global_batch": 100},
             "--global-batch is 100, must be a multiple of 24 (6 pipelines x 4 micro-batches)",
         ),
-        (
-            PIPELINE | {"reshard": False},
-            "--no-reshard is for fsdp, hsdp, tensor, not for --strategy pipeline",
-        ),
-        (
-            {"strategy": "fsdp", "schedule": "gpipe"},
-            "--schedule is for pipeline, not for --strategy fsdp",
-        ),
-        (
-            {"degree": 2},
-            "--degree is for hsdp, pipeline, tensor, not for --strategy ddp",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TrainerError) as caught:
         laid_out(**flags)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--strategy pipeline --no-reshard", "--no-reshard is for fsdp, tensor, not for --strategy pipeline"),
+        ("--strategy fsdp --schedule gpipe", "--schedule is for pipeline, not for --strategy fsdp"),
+        ("--degree 2", "--degree is for fsdp, pipeline, tensor, not for --strategy ddp"),
+    ],
+)
+def test_a_flag_of_another_strategy_is_refused_with_the_names_of_those_that_take_it(flags: str, sentence: str) -> None:
+    with pytest.raises(TrainerError) as caught:
+        choice.parse(flags.split())
     assert str(caught.value) == sentence

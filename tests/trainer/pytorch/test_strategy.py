@@ -182,7 +182,7 @@ def test_bfloat16_is_really_less_precise(plain: Plain, spread: Callable[[str], F
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    ("name", "share"), [("fsdp", 0.5), ("fsdp of 4", 0.25), ("hsdp", 0.5), ("pipeline", 0.5), ("tensor", 0.5)]
+    ("name", "share"), [("fsdp", 0.5), ("fsdp of 4", 0.25), ("fsdp, copied", 0.5), ("pipeline", 0.5), ("tensor", 0.5)]
 )
 def test_a_process_keeps_its_share_of_parameters_gradients_and_moments(
     name: str, share: float, spread: Callable[[str], Found]

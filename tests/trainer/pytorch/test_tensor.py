@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from trainer.cluster.world import Mesh
-from trainer.config import Config
+from trainer.parallel import tensor
 from trainer.parallel.mesh import lay_out, processes
 from trainer.vertex.errors import TrainerError
 
@@ -20,7 +20,7 @@ class Heads(nn.Module):
 
 
 def laid_out(heads: int = 16, **flags: Any) -> Mesh:
-    return lay_out(Config(strategy="tensor", **flags), machines=3, processes=8, net=Heads(heads))
+    return lay_out(tensor.STRATEGY, tensor.Flags(**flags), machines=3, processes=8, net=Heads(heads))
 
 
 def test_the_parts_of_a_layer_lie_within_a_machine() -> None:
@@ -29,8 +29,9 @@ def test_the_parts_of_a_layer_lie_within_a_machine() -> None:
 
 
 def test_a_machine_without_gpus_has_a_process_for_each_part() -> None:
-    assert [processes(Config(strategy="tensor", degree=degree), gpus=0) for degree in (None, 3)] == [2, 3]
-    assert processes(Config(strategy="tensor"), gpus=8) == 8
+    of_each = (tensor.Flags(degree=degree) for degree in (None, 3))
+    assert [processes(tensor.STRATEGY, flags, gpus=0) for flags in of_each] == [2, 3]
+    assert processes(tensor.STRATEGY, tensor.Flags(), gpus=8) == 8
 
 
 @pytest.mark.parametrize(

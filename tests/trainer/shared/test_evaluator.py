@@ -16,10 +16,11 @@ import pytest
 from tests.checkpoints import damage, whole
 from tests.training import DEADLINE, PROJECT, Run, eventually, train
 from trainer.checkpoints import commit_marker
-from trainer.config import Config, Job, parse
+from trainer.config import Config, Job
 from trainer.evaluator import follow as evaluator
 from trainer.evaluator.__main__ import scorer
 from trainer.evaluator.follow import Metrics, follow
+from trainer.parallel import choice
 from trainer.samples import shards
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
@@ -219,7 +220,7 @@ def scored(alone: Run, folder: Path, *flags: str) -> list[tuple[int, Any, Any]]:
     """What an evaluator with these flags makes of real checkpoints, long after they were written."""
     shutil.copytree(alone.output_folder / "checkpoints", folder / "checkpoints")
     shards.write_example(Config.data, folder / "shards")
-    config, told = parse([*FLAGS, *flags]), dict[int, Metrics]()
+    (_, config), told = choice.parse([*FLAGS, *flags]), dict[int, Metrics]()
     job = Job(config, Storage(checkpoints=folder / "checkpoints"), folder / "shards")
     follow(config, folder / "checkpoints", scorer(job), told.__setitem__)
     return [(step, metrics["loss"], metrics["accuracy"]) for step, metrics in told.items()]

@@ -79,7 +79,7 @@ def test_it_is_installed_by_pip_and_runs(made: Package, tmp_path: Path) -> None:
         str(tmp_path / "x"),
     ]
     subprocess.run([sys.executable, *install, str(made.file)], check=True, capture_output=True, timeout=DEADLINE)
-    script = "from trainer import config; print(config.__file__, config.parse(['--steps', '7']).steps)"
+    script = "from trainer.parallel import choice; print(choice.__file__, choice.parse(['--steps', '7'])[1].steps)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", script],
         cwd=tmp_path,
@@ -88,7 +88,7 @@ def test_it_is_installed_by_pip_and_runs(made: Package, tmp_path: Path) -> None:
         text=True,
         timeout=DEADLINE,
     )
-    assert done.stdout == f"{tmp_path}/x/trainer/config.py 7\n", done.stderr
+    assert done.stdout == f"{tmp_path}/x/trainer/parallel/choice.py 7\n", done.stderr
     (installed,) = metadata.distributions(name=DESCRIBED["name"], path=[str(tmp_path / "x")])
     assert installed.version == DESCRIBED["version"]
 

@@ -16,11 +16,10 @@ from tests.training import DEADLINE, eventually, processes, signal_trainer, star
 from trainer.cluster.preemption import LastMoment
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import World
-from trainer.config import Config, Job
 from trainer.parallel import multi_worker_mirrored, parameter_server
 from trainer.parallel.parameter_server import served
+from trainer.parallel.strategy import StrategyFlags
 from trainer.vertex.errors import TrainerError
-from trainer.vertex.storage import Storage
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 SERVED = ("--strategy", "parameter_server")
@@ -195,16 +194,12 @@ def test_a_port_that_another_process_took_meanwhile_is_looked_for_again(
     assert len(asked) == count
 
 
-def job(strategy: str, cluster: Cluster) -> Job:
-    return Job(Config(strategy=strategy), Storage(), Path(), cluster)
-
-
 def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:
     for lacking in (Cluster(), Cluster((CHIEF, WORKER)), Cluster((CHIEF,), servers=(SERVER,))):
         with pytest.raises(TrainerError, match="needs workers in pool 1 and parameter servers in pool 2"):
-            parameter_server.STRATEGY.lay_out(job("parameter_server", lacking))
+            parameter_server.STRATEGY.lay_out(StrategyFlags(), lacking, Path())
     whole = Cluster((CHIEF, WORKER), servers=(SERVER,))
-    assert parameter_server.STRATEGY.lay_out(job("parameter_server", whole)).data_size == 1
+    assert parameter_server.STRATEGY.lay_out(StrategyFlags(), whole, Path()).data_size == 1
     assert parameter_server.STRATEGY.servers(whole) == (SERVER,)
 
 
@@ -216,7 +211,7 @@ def test_the_chief_alone_reads_the_data() -> None:
 def test_pool_2_is_told_what_it_lacks_when_it_runs_the_trainer_without_the_flag() -> None:
     reducers = Cluster((CHIEF, WORKER), SERVER.name, (SERVER,))
     with pytest.raises(TrainerError, match=r"workerpool2-0: only pools 0 and 1 train; .* --strategy parameter_server"):
-        multi_worker_mirrored.STRATEGY.lay_out(job("multi_worker_mirrored", reducers))
+        multi_worker_mirrored.STRATEGY.lay_out(multi_worker_mirrored.Flags(), reducers, Path())
     assert multi_worker_mirrored.STRATEGY.servers(Cluster((CHIEF, WORKER), servers=(SERVER,))) == ()
 
 

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import keras
@@ -19,14 +18,13 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes, spec, world
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, Job
-from trainer.data import Batch
-from trainer.parallel import model_parallel
-from trainer.parallel.calls import Steps, calls, tensors, until_due
+from trainer.parallel import choice, model_parallel
 from trainer.parallel.model_parallel import ModelParallel
-from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
-from trainer.parallel.strategy import Loop, Strategy
+from trainer.parallel.multi_worker_mirrored import Flags, MultiWorkerMirrored
+from trainer.parallel.strategy import Loop, Strategy, shares
 from trainer.reports.speed import Clock
 from trainer.samples import shards
+from trainer.samples.batches import Data
 from trainer.samples.fingerprint import Fingerprint
 from trainer.step import optimizers
 from trainer.step.state import State
@@ -35,16 +33,19 @@ from trainer.vertex.errors import LostPeerError, TrainerError
 from trainer.vertex.storage import Storage
 
 NO_SAMPLES = Fingerprint(11, 0, {}, {})
-CONFIG = Config(global_batch=11, steps=12, warmup=3)  # a batch that two devices do not share evenly
+CONFIG = Flags(global_batch=11, steps=12, warmup=3)  # a batch that two devices do not share evenly
 
 
 def losses(folder: Path, devices: list[str], config: Config, layers: int = 0) -> list[float]:
-    """The mean loss of each call on these devices of one machine; the layers of a model on so many of its parts."""
+    """The mean loss of each step on these devices of one machine; the layers of a model on so many of its parts."""
     world, strategy = on(devices, layers), ModelParallel() if layers else MultiWorkerMirrored()
     job, state = Job(config, Storage(), folder), train.new_state(config, strategy, batch(1), world)
     spread = strategy.wrap(loop(config, state), state, world)
-    of_each = calls(job.config, shards.Dataset(folder, "train"), 0, world)
-    return [means(spread.take(steps), spread.loop.names)["loss"] for steps in of_each]
+    losses = []
+    for parts in shares(Data(job), 0, world):
+        losses.append(means(spread.take(parts), spread.loop.names)["loss"])
+        state.step += 1
+    return losses
 
 
 def loop(config: Config, state: State) -> Loop:
@@ -89,8 +90,6 @@ def test_layers_on_two_devices_take_the_steps_of_one_device(folder: Path) -> Non
     config = replace(config, micro_batches=2)
     spread = losses(folder, ["CPU:0"], config, layers=2)
     assert spread == pytest.approx(mirrored, abs=1e-4)
-    several = losses(folder, ["CPU:0"], replace(config, steps_per_call=5), layers=2)
-    assert several == pytest.approx([sum(spread[i : i + 5]) / 5 for i in range(0, 50, 5)], abs=1e-4)
 
 
 def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
@@ -112,8 +111,8 @@ def test_the_backward_pass_of_a_layer_runs_on_its_device() -> None:
     config, strategy, world = replace(CONFIG, micro_batches=2), ModelParallel(), on(["CPU:0"], layers=2)
     state = train.new_state(config, strategy, batch(1), world)
     spread = strategy.wrap(loop(config, state), state, world)
-    parts, *rates = tensors(Steps([Batch(*(array[None] for array in batch(10)))], [0.1], 1), config)
-    graph = spread._take.get_concrete_function(world.distribute(parts), *rates).graph
+    parts = world.distribute(devices.on_host([batch(10)]))
+    graph = spread._take.get_concrete_function(parts, tf.constant(0.1)).graph
     products = [one for one in graph.get_operations() if "MatMul" in one.type]
     forward = Counter(one.device[-5:] for one in products if "grad" not in one.name)
     backward = Counter(one.device[-5:] for one in products if "grad" in one.name)
@@ -157,12 +156,12 @@ class Dropping(keras.Model):  # type: ignore[misc]
 
 
 def masks(folder: Path, config: Config, state: State, world: World) -> list[list[tuple[float, ...]]]:
-    """The newest mask of each device after each call, from the state's step to the last."""
+    """The newest mask of each device after each step, from the state's step to the last."""
     spread, seen = MultiWorkerMirrored().wrap(loop(config, state), state, world), []
-    for steps in calls(config, shards.Dataset(folder, "train"), state.step, world):
-        spread.take(steps)
+    for parts in shares(Data(Job(config, Storage(), folder)), state.step, world):
+        spread.take(parts)
         seen.append([(*one.numpy(),) for one in world.strategy.experimental_local_results(state.net.mask.value)])
-        state.step = steps.end
+        state.step += 1
     return seen
 
 
@@ -175,7 +174,7 @@ def dropping(config: Config, world: World) -> State:
 
 
 def test_each_device_drops_its_own_numbers_and_a_resumed_run_the_same_again(folder: Path, tmp_path: Path) -> None:
-    world, config = on(["CPU:0", "CPU:1"]), replace(CONFIG, steps=6, warmup=1, steps_per_call=2)
+    world, config = on(["CPU:0", "CPU:1"]), replace(CONFIG, steps=3, warmup=1)
     job, copy = Job(config, Storage(checkpoints=tmp_path), folder), dropping(config, World())
     unbroken = masks(folder, config, dropping(config, world), world)
     assert len(unbroken) == 3
@@ -189,8 +188,6 @@ def test_each_device_drops_its_own_numbers_and_a_resumed_run_the_same_again(fold
     masks(folder, replace(config, steps=1), resumed, world)  # somewhere else
     Checkpoints(job, world, copy, NO_SAMPLES, Clock()).restore(resumed)
     assert half + masks(folder, config, resumed, world) == unbroken
-    single = masks(folder, replace(config, steps_per_call=1), dropping(config, world), world)
-    assert single[1::2] == unbroken
     assert masks(folder, replace(config, seed=1), dropping(config, world), world)[0] != unbroken[0]
 
 
@@ -213,8 +210,8 @@ def test_layers_are_split_evenly_and_in_order() -> None:
 def test_the_layers_of_a_model_are_shared_by_the_gpus_of_each_machine(
     degree: int | None, devices: int, folder: Path
 ) -> None:
-    job = Job(Config(strategy="model_parallel", degree=degree), Storage(), folder, PAIR)
-    assert model_parallel.STRATEGY.lay_out(job).sizes == {"replicate": 2, "layers": devices}
+    mesh = model_parallel.STRATEGY.lay_out(model_parallel.Flags(degree=degree), PAIR, folder)
+    assert mesh.sizes == {"replicate": 2, "layers": devices}
 
 
 def test_before_the_roll_call_a_model_whose_layers_cannot_be_placed_is_refused(
@@ -222,24 +219,24 @@ def test_before_the_roll_call_a_model_whose_layers_cannot_be_placed_is_refused(
 ) -> None:
     monkeypatch.setattr(model, "build", lambda config, example: keras.Sequential())
     with pytest.raises(TrainerError, match=r"^--strategy model_parallel needs build\(\) .* to take `devices`$"):
-        model_parallel.STRATEGY.lay_out(Job(Config(strategy="model_parallel"), Storage(), folder, PAIR))
+        model_parallel.STRATEGY.lay_out(model_parallel.Flags(), PAIR, folder)
 
 
-@pytest.mark.proof
-def test_several_steps_in_one_call_are_the_same_steps(one: list[float], folder: Path) -> None:
-    """A call ends where a report is due, and a shorter one is filled up."""
-    config = replace(CONFIG, steps_per_call=5, log_every=8)
-    of_each = losses(folder, ["CPU:0"], config)
-    bounds = [0, 5, 8, 12]
-    assert of_each == pytest.approx([np.mean(one[a:b]) for a, b in pairwise(bounds)], abs=1e-5)
-
-
-def test_a_call_ends_where_a_trace_begins_and_ends() -> None:
-    config = replace(CONFIG, steps=100, steps_per_call=10, log_every=50, profile="23:25")
-    ends, step = [], 0
-    while step < 40:
-        ends.append(step := step + until_due(config, step))
-    assert ends == [10, 20, 23, 25, 35, 45]
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--strategy model_parallel --degree 0", "--degree is 0, must be at least 1"),
+        ("--degree 2", "--degree is for model_parallel, not for --strategy multi_worker_mirrored"),
+        (
+            "--strategy=parameter_server --bytes-per-pack 5",
+            "--bytes-per-pack is for model_parallel, multi_worker_mirrored, not for --strategy parameter_server",
+        ),
+    ],
+)
+def test_a_wrong_flag_of_a_strategy_is_one_sentence_that_names_it(flags: str, sentence: str) -> None:
+    with pytest.raises(TrainerError) as caught:
+        choice.parse(flags.split())
+    assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize(("precision", "policy"), [("auto", "float32"), ("bfloat16", "mixed_bfloat16")])

@@ -79,11 +79,14 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
 
 
 def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a phrase for each value that replicas which train have, and the chief has not."""
+    """Yield a phrase for each value that replicas which train have, and the chief has not.
+
+    Replicas with another strategy have other flags, and are told that their --strategy differs.
+    """
     others = {node.name: of_others.get(node.name) for node in cluster.nodes[1:]}
     known = {name: other for name, other in others.items() if other and isinstance(other, dict)}
     for fact, own in facts.items():
-        values = {name: str(other.get(fact)) for name, other in known.items()}
+        values = {name: str(other[fact]) for name, other in known.items() if fact in other}
         for value in dict.fromkeys(values.values()):
             if value != own:
                 names = " and ".join(name for name in values if values[name] == value)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainer import config as configs
 from trainer.checkpoints import commit_marker
 from trainer.cluster import spec
 from trainer.config import Config, Job
+from trainer.parallel import choice
 from trainer.reports.sinks import HELDOUT, Lines, TensorBoard
 from trainer.samples import shards
 from trainer.vertex import storage, writable
@@ -46,7 +46,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job],
     Raises:
         TrainerError: this is a second evaluator, an output cannot be written, or as `score_all`.
     """
-    config, folders, cluster = configs.parse(argv), storage.from_env(environ), spec.from_env(environ)
+    (_, config), folders, cluster = choice.parse(argv), storage.from_env(environ), spec.from_env(environ)
     if not cluster.name.endswith("-0"):
         raise TrainerError(f"{cluster.name}: one evaluator scores all checkpoints; set replicaCount of pool 3 to 1")
     writable.require(folders, OUTPUTS)

@@ -13,9 +13,9 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from trainer import optional
 from trainer.vertex.log import say
 from trainer.vertex.storage import Trial
+from trainer.vertex.tuning import MetricFile
 from trainer.vertex.writable import Dispensable
 
 Values = Mapping[str, float]
@@ -97,7 +97,7 @@ def describe(values: Values) -> str:
 
 def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...]:
     """Return the sinks of the chief's process; `trial` is its part in a search, if it has one."""
-    of_trial = (optional.load("vertex.tuning", "a trial of a search").MetricFile(trial, steps).write,) if trial else ()
+    of_trial = (MetricFile(trial, steps).write,) if trial else ()
     return TensorBoard(logs).write, Lines(steps).write, *of_trial
 
 

@@ -5,13 +5,19 @@ from typing import Any
 import pytest
 
 from trainer.cluster.world import Mesh
-from trainer.config import Config, parse
+from trainer.parallel import choice
 from trainer.parallel.mesh import lay_out, processes
 from trainer.vertex.errors import TrainerError
 
 
 def laid_out(machines: int = 3, per_machine: int = 8, **flags: Any) -> Mesh:
-    return lay_out(Config(**flags), machines, per_machine, net=None)
+    strategy = choice.load(flags.get("strategy", "ddp"))
+    return lay_out(strategy, strategy.flags(**flags), machines, per_machine, net=None)
+
+
+def processes_of(name: str, gpus: int, **flags: Any) -> int:
+    strategy = choice.load(name)
+    return processes(strategy, strategy.flags(strategy=name, **flags), gpus)
 
 
 @pytest.mark.parametrize(
@@ -19,9 +25,9 @@ def laid_out(machines: int = 3, per_machine: int = 8, **flags: Any) -> Mesh:
     [
         ({"strategy": "ddp"}, "replicate 24", 24),
         ({"strategy": "fsdp"}, "shard 24", 24),
-        ({"strategy": "hsdp"}, "replicate 3 x shard 8", 24),
-        ({"strategy": "hsdp", "degree": 4}, "replicate 6 x shard 4", 24),
-        ({"strategy": "hsdp", "degree": 24}, "replicate 1 x shard 24", 24),
+        ({"strategy": "fsdp", "degree": 8}, "replicate 3 x shard 8", 24),
+        ({"strategy": "fsdp", "degree": 4}, "replicate 6 x shard 4", 24),
+        ({"strategy": "fsdp", "degree": 24}, "replicate 1 x shard 24", 24),
     ],
 )
 def test_what_holds_one_copy_lies_within_a_machine(flags: dict[str, Any], words: str, shares: int) -> None:
@@ -30,19 +36,20 @@ def test_what_holds_one_copy_lies_within_a_machine(flags: dict[str, Any], words:
 
 
 def test_a_machine_has_a_process_for_each_gpu() -> None:
-    assert [processes(Config(strategy=name), gpus=8) for name in ("ddp", "fsdp", "hsdp")] == [8, 8, 8]
+    assert [processes_of(name, gpus=8) for name in ("ddp", "fsdp")] == [8, 8]
+    assert processes_of("fsdp", gpus=8, degree=4) == 8
 
 
 def test_a_machine_without_gpus_has_as_many_processes_as_a_copy_needs() -> None:
-    assert [processes(Config(strategy=name), gpus=0) for name in ("ddp", "fsdp", "hsdp")] == [1, 1, 2]
-    assert processes(Config(strategy="hsdp", degree=3), gpus=0) == 3
+    assert [processes_of(name, gpus=0) for name in ("ddp", "fsdp")] == [1, 1]
+    assert processes_of("fsdp", gpus=0, degree=3) == 3
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         (
-            {"strategy": "hsdp", "degree": 5},
+            {"strategy": "fsdp", "degree": 5},
             "--degree is 5, must divide the 24 processes (3 machines with 8 each)",
         ),
         (
@@ -61,17 +68,28 @@ def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], se
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"degree": 2}, r"--degree is for .*hsdp.*, not for --strategy ddp"),
-        ({"strategy": "fsdp", "schedule": "gpipe"}, r"--schedule is for .*, not for --strategy fsdp"),
-        ({"reshard": False}, r"--no-reshard is for fsdp, hsdp.*, not for --strategy ddp"),
-        ({"strategy": "fsdp", "bucket_cap_mb": 1}, r"--bucket-cap-mb is for ddp, not for --strategy fsdp"),
+        ("--degree 2", r"--degree is for .*fsdp.*, not for --strategy ddp"),
+        ("--no-reshard", r"--no-reshard is for fsdp.*, not for --strategy ddp"),
+        ("--bucket_cap_mb=1 --strategy=fsdp", r"--bucket_cap_mb is for ddp, not for --strategy fsdp"),
     ],
 )
-def test_a_flag_of_another_strategy_is_refused(flags: dict[str, Any], words: str) -> None:
+def test_a_flag_of_another_strategy_is_refused(flags: str, words: str) -> None:
     with pytest.raises(TrainerError, match=f"^{words}$"):
-        laid_out(**flags)
+        choice.parse(flags.split())
+
+
+def test_help_shows_the_flags_of_the_chosen_strategy_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, words in (
+        ([], "--strategy ddp: --bucket-cap-mb."),
+        (["--strategy", "fsdp"], "fsdp: --degree, --reshard."),
+    ):
+        with pytest.raises(SystemExit):
+            choice.parse([*flags, "--help"])
+        text = capsys.readouterr().out
+        assert words in text
+        assert ("--no-reshard" in text) == bool(flags)
 
 
 def test_a_degree_is_one_process_or_more() -> None:
     with pytest.raises(TrainerError, match=r"^--degree is 0, must be at least 1$"):
-        parse(["--strategy", "hsdp", "--degree", "0"])
+        choice.parse(["--strategy", "fsdp", "--degree", "0"])

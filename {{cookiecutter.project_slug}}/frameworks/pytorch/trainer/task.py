@@ -5,9 +5,10 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from functools import partial
 
-from trainer import config as configs
 from trainer.cluster import rollcall, spec
 from trainer.config import Job, facts
+from trainer.parallel import choice
+from trainer.parallel.strategy import Strategy
 from trainer.reports.speed import ROLL_CALL, START, Clock, process_start
 from trainer.samples import shards
 from trainer.vertex import lease, reducers, storage, writable
@@ -16,14 +17,15 @@ from trainer.vertex.log import exit_code
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Do one replica's part of the training. Raises TrainerError for a fault that the user can cure."""
-    clock, config = Clock(process_start()), configs.parse(argv)
+    clock = Clock(process_start())
+    strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
     writable.require(folders, writable.WORKER if cluster.rank else writable.CHIEF)
     with lease.held(folders, is_chief=cluster.is_chief), shards.at(config.data, folders) as folder:
-        launch(Job(config, folders, folder, cluster), clock, environ)
+        launch(Job(config, folders, folder, cluster), strategy, clock, environ)
 
 
-def launch(job: Job, clock: Clock, environ: MutableMapping[str, str]) -> None:
+def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, then train in a process for each GPU."""
     import torch  # takes seconds: a mistake in the flags is told at once
 
@@ -33,12 +35,12 @@ def launch(job: Job, clock: Clock, environ: MutableMapping[str, str]) -> None:
 
     config, cluster, gpus = job.config, job.cluster, torch.cuda.is_available()
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
-    layout = mesh.of_job(job, environ.get("CXX", ""))
+    layout = mesh.of_job(job, strategy, environ.get("CXX", ""))
     clock.lap(START)
     rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
     clock.lap(ROLL_CALL)
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
-    processes.launch(cluster, layout, patience, partial(train.run, job, layout, clock))
+    processes.launch(cluster, layout, patience, partial(train.run, job, strategy, layout, clock))
 
 
 if __name__ == "__main__":

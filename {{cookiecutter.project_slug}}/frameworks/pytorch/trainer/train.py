@@ -13,25 +13,23 @@ from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, Job, due, learning_rate
 from trainer.data import Batch
-from trainer.parallel import strategy as strategies
 from trainer.parallel.precision import autocast, precision
 from trainer.parallel.strategy import Strategy
 from trainer.reports.reports import Reports, conclude
 from trainer.reports.sinks import Values
 from trainer.reports.speed import Clock
-from trainer.samples.batches import Data, largest_part, micro_batches
+from trainer.samples.batches import Data, largest_part
 from trainer.samples.fingerprint import require_same
 from trainer.step.state import State, new_model, new_optimizer, step_seed
 from trainer.step.totals import Totals, add, counted, means, measure
 from trainer.vertex.log import say
 
 
-def run(job: Job, mesh: Mesh, clock: Clock) -> None:
+def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
     """Join the other processes and train; `processes.launch` starts this function in each of them."""
-    timeout, strategy = job.config.collective_timeout, strategies.load(job.config.strategy)
-    with processes.join(mesh, timeout) as world, strategy.join(world, timeout):
+    with processes.join(mesh, job.config.collective_timeout) as world:
         if world.is_chief:
-            say(f"training on {world.size} x {devices.describe(world.device)}, {job.config.strategy}: {mesh}")
+            say(f"training on {world.size} x {devices.describe(world.device)}, {strategy.name}: {mesh}")
         final, answers = train(job, strategy, world, clock)
     if world.is_chief:  # the state of the training has left the memory
         export.finish(job, answers)
@@ -70,8 +68,7 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, world: World) -> Totals:
     """Take an optimizer step on this process's share of the global batch; returns the sums over its samples."""
     torch.manual_seed(step_seed(config, state.step, world.data_rank))
-    # A pipeline takes its micro-batches through both passes by a schedule of its own.
-    totals = (strategy.forward_backward or forward_backward)(config, strategy, state.net, batch, world)
+    totals = strategy.forward_backward(config, state.net, batch, world)
     norm = strategy.clip(state.net, config.clip, world)
     for group in state.optimizer.param_groups:
         group["lr"] = learning_rate(config, state.step)
@@ -79,21 +76,6 @@ def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, w
     state.optimizer.zero_grad()
     state.step += 1
     return counted(totals, is_taken)
-
-
-def forward_backward(config: Config, strategy: Strategy, net: nn.Module, batch: Batch, world: World) -> Totals:
-    """Add the gradients of the mean loss over the global batch: one curve for any number of processes."""
-    totals, parts = Totals(), micro_batches(batch, config.micro_batches)
-    for part in parts:
-        # Gradients are averaged over the processes once, in the last backward pass.
-        with strategy.sync(net, last=part is parts[-1]):
-            with autocast(config, world.device, enabled=strategy.casts):
-                output = net(part.inputs)
-            losses = model.losses(output, part)
-            # Every sample counts the same, although shares may differ by one: no mean over this share.
-            (losses.sum() * world.data_size / config.global_batch).backward()
-        add(totals, measure(output, part, losses))
-    return totals
 
 
 @torch.no_grad()

@@ -12,43 +12,42 @@ from trainer.vertex.log import exit_code
 
 if TYPE_CHECKING:
     from trainer.config import Job
+    from trainer.parallel.strategy import Strategy
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Do one replica's part of the training. Raises TrainerError for a fault that the user can cure."""
     program.prepare(environ, argv)
-    from trainer import config as configs  # not before: these import TensorFlow
-    from trainer.config import Job
+    from trainer.config import Job  # not before: these import TensorFlow
+    from trainer.parallel import choice
 
-    clock, config = Clock(process_start()), configs.parse(argv)
+    clock = Clock(process_start())
+    strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
     environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
     writable.require(folders, writable.CHIEF if cluster.is_chief else ())
-    from trainer.parallel import strategy as strategies  # a place that cannot be written is told before
-
-    data = strategies.load(config.strategy).data(config, folders, cluster)
+    data = strategy.data(config, folders, cluster)
     with lease.held(folders, is_chief=cluster.is_chief), data as folder:
-        launch(Job(config, folders, folder, cluster), clock)
+        launch(Job(config, folders, folder, cluster), strategy, clock)
 
 
-def launch(job: "Job", clock: Clock) -> None:
+def launch(job: "Job", strategy: "Strategy", clock: Clock) -> None:
     """Wait for all replicas, then do this one's part."""
     import keras
     import tensorflow as tf
 
     from trainer import train
     from trainer.config import facts
-    from trainer.parallel import strategy as strategies
 
-    config, strategy = job.config, strategies.load(job.config.strategy)
+    config = job.config
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
-    mesh = strategy.lay_out(job)
+    mesh = strategy.lay_out(config, job.cluster, job.shards)
     clock.lap(START)
     versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
     rollcall.call(job.cluster, patience, strategy.servers(job.cluster), facts(config, **versions))
     clock.lap(ROLL_CALL)
     with no_exit(job.cluster.name):
-        train.run(job, mesh, clock)
+        train.run(job, strategy, mesh, clock)
 
 
 if __name__ == "__main__":

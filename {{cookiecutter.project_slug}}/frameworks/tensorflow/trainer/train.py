@@ -10,24 +10,21 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, Job, due
 from trainer.data import Batch
-from trainer.parallel import strategy as strategies
-from trainer.parallel.calls import calls
-from trainer.parallel.strategy import Loop, Spread, Strategy
+from trainer.parallel.strategy import Loop, Spread, Strategy, shares
 from trainer.reports.reports import Reports, conclude
 from trainer.reports.sinks import Values
 from trainer.reports.speed import Clock
-from trainer.samples.batches import Data, micro_batches
+from trainer.samples.batches import Data
 from trainer.samples.fingerprint import require_same
 from trainer.step.optimizers import new_optimizer, require_keras
 from trainer.step.state import State
-from trainer.step.totals import Totals, counted, means, measure, names
+from trainer.step.totals import Totals, counted, means, names
 from trainer.vertex.log import say
 
 
-def run(job: Job, mesh: Mesh, clock: Clock) -> None:
+def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
     """Join the other machines and train; `task.launch` calls this function on each of them."""
-    strategy = strategies.load(job.config.strategy)
-    with strategy.join(job, mesh) as world:
+    with strategy.join(job.config, job.cluster, mesh) as world:
         if not world:
             return
         if world.is_chief:
@@ -57,9 +54,9 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
     spread = strategy.wrap(loop, state, world)
     reports = Reports(job, clock, strategy, world, state, spread, data.example)
     with checkpoints:
-        for steps in reports.traced(calls(config, data.train, state.step, world)):
-            totals = spread.take(steps)
-            state.step = steps.end
+        for parts in reports.traced(shares(data, state.step, world)):
+            totals = spread.take(parts)
+            state.step += 1
             reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint
             checkpoints.step(state)
             if state.step < config.steps and due(state.step, config, config.evaluate_every):
@@ -77,28 +74,10 @@ def train_step(
     Returns the sums over the samples of all devices, and the seconds in which this one only communicated.
     """
     state.seed(config.seed)
-    # Parameter servers hold the weights for workers, which fetch them.
-    totals, gradients = (strategy.forward_backward or forward_backward)(config, strategy, state.net, batch, world)
+    totals, gradients = strategy.forward_backward(config, state.net, batch, world)
     totals, synced, communicating = strategy.sync(totals, gradients)
     is_taken = state.update(*strategy.clip(synced, config.clip), config.skip_nonfinite)
     return counted(totals, is_taken), communicating
-
-
-def forward_backward(
-    config: Config, strategy: Strategy, net: keras.Model, batch: Batch, world: World
-) -> tuple[Totals, list[tf.Tensor]]:
-    """Return the sums over the samples, and the gradients of this share of the mean loss over the global batch."""
-    variables = net.trainable_variables
-    totals, sums = 0.0, [tf.zeros(variable.shape) for variable in variables]
-    for part in micro_batches(batch, config.micro_batches):
-        with tf.GradientTape() as tape:
-            output = net(part.inputs, training=True)
-            losses = model.losses(output, part)
-            # Every sample counts the same, although shares may differ by one: no mean over this share.
-            loss = tf.reduce_sum(losses) / config.global_batch
-        sums = strategy.add_gradients(sums, tape, loss, variables)
-        totals += measure(output, part, losses)
-    return totals, sums
 
 
 def evaluate(spread: Spread, data: Data, world: World) -> Values:

@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import MutableMapping, Sequence
 
-from trainer import config as configs
 from trainer.describe import estimate
+from trainer.parallel import choice
 from trainer.samples import shards
 from trainer.vertex import storage
 from trainer.vertex.log import exit_code
@@ -13,7 +13,7 @@ from trainer.vertex.log import exit_code
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Print the estimate. Raises TrainerError for a fault that the user can cure."""
-    config = configs.parse(argv)
+    _, config = choice.parse(argv)
     print(estimate.describe(config, shards.example(config, storage.from_env(environ))).to_json())
 
 

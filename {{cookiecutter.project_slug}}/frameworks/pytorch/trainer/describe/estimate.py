@@ -15,6 +15,7 @@ from trainer import model
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.parallel.precision import LOW
+from trainer.parallel.strategy import StrategyFlags
 from trainer.step.state import new_optimizer
 
 
@@ -53,7 +54,7 @@ class ResourceEstimate:
         return json.dumps(asdict(self))
 
 
-def describe(config: Config, example: Batch) -> ResourceEstimate:
+def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
     """One step of the real model, its loss and the real optimizer with a single sample, on shapes alone.
 
     Raises:
@@ -94,7 +95,7 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
     return net, counter.get_total_flops()
 
 
-def kept_bytes(config: Config, example: Batch, precision: torch.dtype) -> tuple[int, int]:
+def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
     """Return what the backward pass finds in memory besides the weights: bytes of their copies, bytes of each sample.
 
     A fake CPU runs kernels that keep what those of a GPU keep; of attention the inputs and the result, not the scores.
@@ -103,7 +104,7 @@ def kept_bytes(config: Config, example: Batch, precision: torch.dtype) -> tuple[
     return 2 * one - two, two - one
 
 
-def _kept_bytes(config: Config, example: Batch, precision: torch.dtype, samples: int) -> int:
+def _kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype, samples: int) -> int:
     several = [torch.from_numpy(array).repeat(samples, *[1] * (array.ndim - 1)) for array in example]
     kept = Kept()
     with FakeTensorMode() as mode:

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from trainer.config import Config
+from trainer.parallel.strategy import StrategyFlags
 
 
-def compile_and_recompute(config: Config, net: Any) -> None:
+def compile_and_recompute(config: StrategyFlags, net: Any) -> None:
     """Make the blocks compile, recompute, or neither, as the flags say."""
     if config.compile:
         # Otherwise the compiler cuts each block where a bucket of DistributedDataParallel ends. The blocks are parts

@@ -4,25 +4,36 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, cast
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainer import flags
 from trainer.cluster.world import World
-from trainer.config import Config
 from trainer.parallel.blocks import compile_and_recompute
-from trainer.parallel.strategy import Strategy
+from trainer.parallel.strategy import Strategy, StrategyFlags
 from trainer.vertex.errors import TrainerError
 
 UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 UNUSED_CURE = "remove these parameters, or freeze them with requires_grad_(False)"
 
 
-class DataParallel(Strategy):
-    flags = ("bucket_cap_mb",)
+@dataclass(frozen=True, kw_only=True)
+class Flags(StrategyFlags):
+    bucket_cap_mb: int = 64
+    """MiB of gradients that travel in one all-reduce: large buckets fill a fast network and Reduction Server, while the
+    first of several small ones leaves before the last gradient is known."""
 
-    def wrap(self, config: Config, net: nn.Module, world: World) -> DistributedDataParallel:
+    def findings(self) -> Iterator[str]:
+        return flags.at_least(1, self, "bucket_cap_mb")
+
+
+class DataParallel(Strategy):
+    flags = Flags
+
+    def wrap(self, config: Flags, net: nn.Module, world: World) -> DistributedDataParallel:
         """Average the gradients over the world, in buckets of --bucket-cap-mb.
 
         Fewer, larger all-reduces are what Reduction Server and a network of 100 Gbps want.

@@ -1,8 +1,9 @@
 """Each GPU holds a shard of the model, and gathers a block when it computes it."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -10,20 +11,35 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from trainer import flags
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config
 from trainer.parallel.blocks import compile_and_recompute
 from trainer.parallel.precision import precision
-from trainer.parallel.strategy import Strategy
+from trainer.parallel.strategy import Strategy, StrategyFlags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags(StrategyFlags):
+    degree: int | None = None
+    """GPUs that hold one copy of the model together; by default all of them. With those of one machine, most of the
+    traffic stays within machines."""
+    reshard: bool = True
+    """Free a block's gathered weights after the forward pass, and gather them again for the backward pass. Without it a
+    step is faster and needs more memory."""
+
+    def findings(self) -> Iterator[str]:
+        return flags.at_least(1, self, "degree")
 
 
 class FullyShard(Strategy):
-    dimensions: tuple[str, ...] = ("shard",)
+    flags: type[Flags] = Flags
     needs: tuple[str, ...] = ("blocks",)
-    flags: tuple[str, ...] = ("reshard",)
     casts = False
 
-    def wrap(self, config: Config, net: Any, world: World) -> nn.Module:
+    def dimensions(self, config: Flags, processes: int) -> Mapping[str, int]:
+        return {"replicate": -1, "shard": config.degree} if config.degree else {"shard": -1}
+
+    def wrap(self, config: Flags, net: Any, world: World) -> nn.Module:
         """Cut parameters, gradients and moments along `shard`; they are copied along `replicate`, if there is one.
 
         While a block computes, the weights of the next are gathered. Low precision halves what is gathered; gradients
@@ -49,7 +65,7 @@ class FullyShard(Strategy):
         net.set_requires_all_reduce(last)
         yield
 
-    def findings(self, config: Config, mesh: Mesh, net: Any) -> Iterator[str]:
+    def findings(self, config: Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         """Each micro-batch gathers weights, so all processes must have the same number of them."""
         batch, parts, shares = config.global_batch, config.micro_batches, mesh.data_size
         if batch // shares < parts:

@@ -11,17 +11,17 @@ import functools
 import importlib.util
 import math
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from trainer.cluster.world import World
-from trainer.config import Config
+from trainer.cluster.world import Mesh, World
 from trainer.parallel.blocks import compile_and_recompute
-from trainer.parallel.strategy import Strategy
-from trainer.vertex.errors import LostPeerError, TrainerError
+from trainer.parallel.strategy import Strategy, StrategyFlags
+from trainer.vertex.errors import LostPeerError
 
 
 def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str, str]:
@@ -81,43 +81,31 @@ class Averaged(nn.Module):
 
 
 class Horovod(Strategy):
-    def require(self) -> None:
-        """Raise TrainerError where Horovod is not installed, as in an image built without it."""
-        if importlib.util.find_spec("horovod") is None:
-            raise TrainerError(
+    def findings(self, config: StrategyFlags, mesh: Mesh, net: Any) -> Iterator[str]:
+        if importlib.util.find_spec("horovod") is None:  # as in an image built without it
+            yield (
                 "--strategy horovod: Horovod is not installed; run requirements/horovod.sh, in an image build with"
                 " --build-arg HOROVOD=1, or train with --strategy ddp"
             )
 
-    @contextlib.contextmanager
-    def join(self, world: World, timeout: float) -> Iterator[None]:
-        """Meet the others, in a process that has joined the process group. Every process must call it.
-
-        Raises:
-            LostPeerError: another process has died, or has been silent for `timeout` seconds.
-        """
+    def wrap(self, config: StrategyFlags, net: nn.Module, world: World) -> Averaged:
+        """Meet the others, in a process that has joined the process group. Every process must call it."""
         import horovod.torch as hvd
         from horovod.runner.http.http_server import RendezvousServer
 
         server = RendezvousServer()
         port = server.start() if world.is_chief else 0
         port = int(world.sum(torch.tensor(port, device=world.device)))
-        os.environ.update(environment(os.environ, port, timeout))
+        os.environ.update(environment(os.environ, port, config.collective_timeout))
         hvd.init()
         world.wait()
         if world.is_chief:
             server.stop()
-        try:
-            yield
-        except hvd.HorovodInternalError as error:
-            if "Mismatched" in str(error):  # tensors that differ between processes: a fault of the program
-                raise
-            raise LostPeerError("Horovod has lost a process; the first replica that failed says why") from None
-        hvd.shutdown()
-
-    def wrap(self, config: Config, net: nn.Module, world: World) -> Averaged:
         compile_and_recompute(config, net)
-        return Averaged(net.to(world.device))
+        with lost_peers():
+            wrapped = Averaged(net.to(world.device))
+        weakref.finalize(wrapped, hvd.shutdown)  # the model goes before the process group does
+        return wrapped
 
     def bare(self, net: Any) -> nn.Module:
         return cast(nn.Module, net.module)
@@ -125,7 +113,21 @@ class Horovod(Strategy):
     @contextlib.contextmanager
     def sync(self, net: Any, last: bool) -> Iterator[None]:
         net.averages = last
+        with lost_peers():
+            yield
+
+
+@contextlib.contextmanager
+def lost_peers() -> Iterator[None]:
+    """Raise LostPeerError where another process has died, or has been silent for --collective-timeout seconds."""
+    import horovod.torch as hvd
+
+    try:
         yield
+    except hvd.HorovodInternalError as error:
+        if "Mismatched" in str(error):  # tensors that differ between processes: a fault of the program
+            raise
+        raise LostPeerError("Horovod has lost a process; the first replica that failed says why") from None
 
 
 STRATEGY = Horovod()

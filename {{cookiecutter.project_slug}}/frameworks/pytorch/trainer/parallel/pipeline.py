@@ -6,24 +6,25 @@ and read them out, is in each of these stages, and they sum its gradient.
 """
 
 import functools
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
-from trainer import model
+from trainer import flags, model
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.parallel.blocks import compile_and_recompute
 from trainer.parallel.clip import clip_gradients
 from trainer.parallel.precision import autocast
-from trainer.parallel.strategy import Strategy
+from trainer.parallel.strategy import Strategy, StrategyFlags
 from trainer.step.totals import Totals, measure
 
 SCHEDULES: dict[str, tuple[Any, int]] = {  # with the stages on each GPU
@@ -33,13 +34,25 @@ SCHEDULES: dict[str, tuple[Any, int]] = {  # with the stages on each GPU
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Flags(StrategyFlags):
+    degree: int | None = None
+    """GPUs of one pipeline; by default those of one machine."""
+    schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
+    """Order of a pipeline's micro-batches. 1f1b keeps the activations of fewer than gpipe; interleaved gives each
+    GPU two stages, which idle less and send more."""
+
+    def findings(self) -> Iterator[str]:
+        return flags.at_least(1, self, "degree")
+
+
 class Stages(nn.Module):
     """A process's stage, or its two if they are interleaved; all other layers leave the model.
 
     Called, it returns the model's output in the last stage, without gradients, and None in the others.
     """
 
-    def __init__(self, config: Config, net: Any, world: World) -> None:
+    def __init__(self, config: Flags, net: Any, world: World) -> None:
         super().__init__()
         self.module = net
         count, stage = world.extent("stage"), world.rank % world.extent("stage")
@@ -153,20 +166,14 @@ def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
                 setattr(module, name, None)
 
 
-def forward_backward(config: Config, strategy: Strategy, net: Any, batch: Batch, world: World) -> Totals:
-    """Take a batch through both passes by the schedule, in place of the loop over micro-batches."""
-    with autocast(config, world.device):
-        output = net.forward_backward(batch)
-    return measure(output, batch)
-
-
 class Pipeline(Strategy):
-    dimensions = ("replicate", "stage")
+    flags = Flags
     needs = ("embed", "blocks", "head")
-    flags = ("degree", "schedule")
-    forward_backward = staticmethod(forward_backward)
 
-    def wrap(self, config: Config, net: Any, world: World) -> Stages:
+    def dimensions(self, config: Flags, processes: int) -> Mapping[str, int]:
+        return {"replicate": -1, "stage": config.degree or processes}
+
+    def wrap(self, config: Flags, net: Any, world: World) -> Stages:
         return Stages(config, net, world)
 
     def bare(self, net: Any) -> nn.Module:
@@ -175,12 +182,21 @@ class Pipeline(Strategy):
     def clip(self, net: Any, limit: float, world: World) -> Tensor:
         return clip_gradients(net, limit, world, net.holders)
 
-    def findings(self, config: Config, mesh: Mesh, net: Any) -> Iterator[str]:
+    def parts(self, config: Config) -> int:
+        return 1
+
+    def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
+        """Take a batch through both passes by the schedule, in place of the loop over micro-batches."""
+        with autocast(config, world.device):
+            output = net.forward_backward(batch)
+        return measure(output, batch)
+
+    def findings(self, config: Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         batch, parts, degree = config.global_batch, config.micro_batches, mesh.sizes["stage"]
         stages = degree * SCHEDULES[config.schedule][1]
         if stages > len(net.blocks):
-            flags = f"--degree {degree} with --schedule {config.schedule}"
-            yield f"{flags} makes {stages} stages of {len(net.blocks)} blocks"
+            both = f"--degree {degree} with --schedule {config.schedule}"
+            yield f"{both} makes {stages} stages of {len(net.blocks)} blocks"
         if parts < degree:
             # With m micro-batches p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
             few = f"--micro-batches is {parts}, must be at least --degree ({degree})"

@@ -1,44 +1,70 @@
 """The interface of a strategy, which decides how the model is spread over the processes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
 from torch import Tensor, nn
 
-from trainer import optional
+from trainer import model
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
+from trainer.data import Batch
+from trainer.flags import module_in
 from trainer.parallel.clip import clip_gradients
-from trainer.step.totals import Totals
+from trainer.parallel.precision import autocast
+from trainer.samples.batches import micro_batches
+from trainer.step.totals import Totals, add, measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyFlags(Config):
+    """The flags that every strategy takes."""
+
+    strategy: Annotated[str, module_in("parallel")] = "ddp"
+    recompute: bool = False
+    """Keep only the inputs of blocks for the backward pass, and compute the rest again: a third more computing for
+    much less memory (activation checkpointing)."""
+    compile: bool = False
+    """Compile the blocks. The first step takes a minute longer, the others less time. Needs a C++ compiler."""
+
+    def findings(self) -> Iterator[str]:
+        """Yield a phrase, which names the flag, for each wrong value of a strategy's own flags."""
+        yield from ()
 
 
 class Strategy:
-    """A choice of --strategy: a module of this folder whose STRATEGY is one. A deleted module is no choice any more."""
+    """A choice of --strategy: a module of this folder whose STRATEGY is one. A deleted module is no choice any more.
 
-    dimensions: tuple[str, ...] = ("replicate",)
-    """Dimensions of the mesh, outermost first. Where there are two, `--degree` processes lie along the last one."""
+    Methods that take a `config` of any type take the strategy's own flags.
+    """
+
+    flags: type[StrategyFlags] = StrategyFlags
+    """Config with this strategy's own flags: the class Flags of its module."""
     needs: tuple[str, ...] = ()
     """Attributes that the model must have; model.py describes them."""
-    flags: tuple[str, ...] = ()
-    """Fields of Parallelism that this strategy takes, and not every one does."""
     casts: bool = True
     """Whether the forward pass is cast to --precision by autocast; shards are cast when they are gathered."""
-    forward_backward: "Callable[[Config, Strategy, Any, Any, World], Totals] | None" = None
-    """Both passes of a step, in place of those of the loop."""
 
-    def require(self) -> None:
-        """Raise TrainerError where the strategy cannot run on this machine."""
+    @property
+    def name(self) -> str:
+        """The choice, which is the name of the module."""
+        return type(self).__module__.rpartition(".")[2]
 
-    def findings(self, config: Config, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield a phrase, which names the flag, for each conflict between flags, mesh and model."""
+    def dimensions(self, config: Any, processes: int) -> Mapping[str, int]:
+        """Return the dimensions of the mesh, outermost first, with the processes along each: -1 for all that are left.
+
+        Args:
+            processes: of a machine.
+        """
+        return {"replicate": -1}
+
+    def findings(self, config: Any, mesh: Mesh, net: Any) -> Iterator[str]:
+        """Yield a phrase, which names the flag, for each conflict between flags, mesh, model and machine."""
         yield from ()
 
-    def join(self, world: World, timeout: float) -> AbstractContextManager[None]:
-        """Join what a strategy has besides the process group; `timeout` is the seconds of a peer's silence."""
-        return nullcontext()
-
-    def wrap(self, config: Config, net: Any, world: World) -> nn.Module:
+    def wrap(self, config: Any, net: Any, world: World) -> nn.Module:
         """Spread the model over the processes; `net` itself then keeps only this process's parameters."""
         raise NotImplementedError
 
@@ -47,8 +73,22 @@ class Strategy:
         return cast(nn.Module, net)
 
     def parts(self, config: Config) -> int:
-        """Parts into which the loop divides a batch; a pipeline divides it by itself."""
-        return 1 if self.forward_backward else config.micro_batches
+        """Return the parts into which an evaluation divides a batch; a pipeline divides it by itself."""
+        return config.micro_batches
+
+    def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
+        """Add the gradients of the mean loss over the global batch: one curve for any number of processes."""
+        totals, parts = Totals(), micro_batches(batch, config.micro_batches)
+        for part in parts:
+            # Gradients are averaged over the processes once, in the last backward pass.
+            with self.sync(net, last=part is parts[-1]):
+                with autocast(config, world.device, enabled=self.casts):
+                    output = net(part.inputs)
+                losses = model.losses(output, part)
+                # Every sample counts the same, although shares may differ by one: no mean over this share.
+                (losses.sum() * world.data_size / config.global_batch).backward()
+            add(totals, measure(output, part, losses))
+        return totals
 
     def sync(self, net: Any, last: bool) -> AbstractContextManager[None]:
         """Average gradients over the processes after the backward pass of the last micro-batch, and not before."""
@@ -61,8 +101,3 @@ class Strategy:
     def communication(self, net: Any) -> dict[str, float]:
         """Seconds of the newest timed step in which this process computed, and only communicated; empty if unknown."""
         return {}
-
-
-def load(name: str) -> Strategy:
-    """Return a strategy by its name. Raises TrainerError where the project has deleted it."""
-    return cast(Strategy, optional.load(f"parallel.{name}", f"--strategy {name}").STRATEGY)

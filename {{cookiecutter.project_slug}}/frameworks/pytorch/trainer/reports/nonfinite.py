@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from trainer import train
 from trainer.cluster import devices
 from trainer.cluster.world import World
 from trainer.config import Job
@@ -53,7 +52,7 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
     Where processes hold parts of the model, nobody can take the step alone: the error names all samples.
     """
     step = state.step - (int(state.skipped) - job.config.skip_nonfinite)
-    places = poisoned(job, strategy, world, state, step) if world.dimensions == Strategy.dimensions else []
+    places = poisoned(job, strategy, world, state, step) if world.dimensions == ("replicate",) else []
     return GradientError(job, step, world.gather(places))
 
 
@@ -71,5 +70,5 @@ def is_finite(job: Job, strategy: Strategy, world: World, state: State, part: Ba
     net = strategy.bare(state.net)
     net.zero_grad()
     torch.manual_seed(step_seed(job.config, state.step, world.data_rank))
-    train.forward_backward(job.config, Strategy(), net, part, world)
+    Strategy().forward_backward(job.config, net, part, world)
     return all(bool(p.grad.isfinite().all()) for p in net.parameters() if p.grad is not None)

@@ -13,7 +13,7 @@ from trainer.config import Job, due, learning_rate
 from trainer.data import Batch
 from trainer.parallel.precision import precision
 from trainer.parallel.strategy import Strategy
-from trainer.reports import profile
+from trainer.reports import nonfinite, profile
 from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, describe, last_reported, sinks
 from trainer.reports.speed import (
     DATA,
@@ -148,8 +148,6 @@ class Reports(Reporter):
         self._clock.lap(FIRST_STEP if is_first else TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
             if (skipped := int(state.skipped)) > config.skip_nonfinite:
-                from trainer.reports import nonfinite  # only for a run that ends
-
                 raise nonfinite.error(self._job, self._strategy, self._world, state)
             values = {**means(self._totals, self._world), "learning_rate": learning_rate(config, step - 1)}
             values |= self._reducers | devices.peak_memory(self._world.device)

@@ -1,6 +1,7 @@
 """The devices of a machine: their names, versions, memory and number format."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -54,6 +55,12 @@ def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None
     has_it = details.get("compute_capability", (0, 0)) >= (8, 0)
     if precision == "bfloat16" or (precision == "auto" and has_it):
         keras.config.set_dtype_policy(LOW)
+
+
+def on_host(arrays: Any) -> Any:
+    """Return a batch, or whatever holds arrays, with tensors in their place."""
+    with tf.device("CPU:0"):  # else the parts of all devices would pass through the first GPU
+        return tf.nest.map_structure(tf.constant, arrays)
 
 
 def sharing(count: int) -> list[str]:

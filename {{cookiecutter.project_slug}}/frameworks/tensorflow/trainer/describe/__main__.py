@@ -14,11 +14,11 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     program.prepare(environ, argv)
     import tensorflow as tf
 
-    from trainer import config as configs
     from trainer.describe import estimate
+    from trainer.parallel import choice
     from trainer.samples import shards
 
-    config = configs.parse(argv)
+    _, config = choice.parse(argv)
     tf.config.set_visible_devices([], "GPU")  # TensorFlow would take the memory of GPUs that it does not use
     print(estimate.describe(config, shards.example(config, storage.from_env(environ))).to_json())
 

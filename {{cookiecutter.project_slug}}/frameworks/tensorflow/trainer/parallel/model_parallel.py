@@ -1,38 +1,51 @@
 """The GPUs of each machine share the layers of one model, and machines all-reduce gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainer import model, placement
+from trainer import flags, model, placement
 from trainer.cluster import devices
+from trainer.cluster.spec import Cluster
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config, Job
+from trainer.config import Config
 from trainer.data import Batch
-from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
+from trainer.parallel import multi_worker_mirrored
 from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 
 
-class ModelParallel(MultiWorkerMirrored):
+@dataclass(frozen=True, kw_only=True)
+class Flags(multi_worker_mirrored.Flags):
+    degree: int | None = None
+    """GPUs of each machine that share the layers of one model; by default all of them."""
+
+    def findings(self) -> Iterator[str]:
+        return flags.at_least(1, self, "degree", "bytes_per_pack")
+
+
+class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
+    flags = Flags
     optimizer = placement.PlacedAdamW
 
-    def lay_out(self, job: Job) -> Mesh:
+    def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
         """Return one model on each machine; without GPUs, on as many parts of the CPU as it takes to spread it."""
-        super().lay_out(job)
-        gpus = len(devices.usable_gpus(job.cluster))
-        degree = job.config.degree or gpus or 2
+        super().lay_out(config, cluster, shards)
+        gpus = len(devices.usable_gpus(cluster))
+        degree = config.degree or gpus or 2
         if 0 < gpus < degree:
-            raise TrainerError(f"--degree is {degree}, must be at most the {gpus} GPUs of {job.cluster.name}")
+            raise TrainerError(f"--degree is {degree}, must be at most the {gpus} GPUs of {cluster.name}")
         if "devices" not in signature(model.build).parameters:
             raise TrainerError("--strategy model_parallel needs build() of trainer/model.py to take `devices`")
-        mesh = Mesh({"replicate": len(job.cluster.nodes), "layers": degree})
+        mesh = Mesh({"replicate": len(cluster.nodes), "layers": degree})
         with tf.Graph().as_default():  # shapes alone
-            self.build(job.config, Dataset(job.shards, "heldout").batch([0], job.config), World(mesh=mesh))
+            self.build(config, Dataset(shards, "heldout").batch([0], config), World(mesh=mesh))
         return mesh
 
     def scope(self, world: World) -> AbstractContextManager[Any]:

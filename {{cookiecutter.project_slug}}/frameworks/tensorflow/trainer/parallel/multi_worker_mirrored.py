@@ -4,20 +4,23 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from trainer import flags
 from trainer.cluster import devices
+from trainer.cluster.devices import on_host
 from trainer.cluster.preemption import take_back_sigterm
 from trainer.cluster.processes import bounded, with_peers
+from trainer.cluster.spec import Cluster
 from trainer.cluster.world import Mesh, World, resolver
-from trainer.config import Job
+from trainer.config import learning_rate
 from trainer.data import Batch
-from trainer.parallel.calls import Steps, on_host, tensors, turn, turns
-from trainer.parallel.strategy import Loop, Spread, Strategy
+from trainer.parallel.strategy import Loop, Spread, Strategy, StrategyFlags
 from trainer.samples.batches import Masked
 from trainer.step.state import State
 from trainer.step.totals import Totals, score
@@ -29,9 +32,20 @@ SUM = tf.distribute.ReduceOp.SUM
 TRACING = 10  # times as long as another call the first one may take, which traces and compiles
 
 
+@dataclass(frozen=True, kw_only=True)
+class Flags(StrategyFlags):
+    bytes_per_pack: int = 64
+    """MiB of gradients that travel in one all-reduce: large packs fill a fast network and Reduction Server, while the
+    first of several small ones leaves before the last gradient is known."""
+
+    def findings(self) -> Iterator[str]:
+        return flags.at_least(1, self, "bytes_per_pack")
+
+
 class MultiWorkerMirrored(Strategy):
-    def lay_out(self, job: Job) -> Mesh:
-        cluster = job.cluster
+    flags: type[Flags] = Flags
+
+    def lay_out(self, config: Flags, cluster: Cluster, shards: Path) -> Mesh:
         if any(node.name == cluster.name for node in cluster.servers):
             cure = "give it no command if it holds reducers, whose image has one"
             if "parameter_server" in flags.strategies():
@@ -40,13 +54,12 @@ class MultiWorkerMirrored(Strategy):
         return Mesh({"replicate": len(cluster.nodes) * max(len(devices.usable_gpus(cluster)), 1)})
 
     @contextmanager
-    def join(self, job: Job, mesh: Mesh) -> Iterator[World]:
+    def join(self, config: Flags, cluster: Cluster, mesh: Mesh) -> Iterator[World]:
         """Join the other machines; the process ends if they do not come within about `--collective-timeout` seconds.
 
         Raises PeerError where one is lost, IdleReducersError where reducers are required and cannot be used.
         """
-        config, cluster, gpus = job.config, job.cluster, devices.usable_gpus(job.cluster)
-        count, required = len(cluster.servers), config.require_reducers
+        gpus, count, required = devices.usable_gpus(cluster), len(cluster.servers), config.require_reducers
         reducers.prepare(count, os.environ, rank=cluster.rank, gpus=bool(gpus), required=required)
         devices.compute_in(config.precision, gpus)
         options = tf.distribute.experimental.CommunicationOptions(
@@ -99,26 +112,21 @@ class Mirrored:
         self.loop, self.communicating, self.seconds = loop, 0.0, 0.0
         self._strategy, self._state, self._world = strategy, state, world
 
-    def take(self, steps: Steps) -> Totals:
-        """Take these steps; returns their totals over the global batches."""
-        began = time.monotonic()
-        parts, *rates = tensors(steps, self.loop.config)
-        with self._bounded(self._take, len(steps.rates)):
-            summed, self.communicating = self._take(self._world.distribute(parts), *rates)
-        self.seconds = (time.monotonic() - began) / len(steps.rates)  # a CPU has computed when the call returns
-        return summed
+    def take(self, parts: Sequence[Batch]) -> Totals:
+        """Take the next step on this machine's shares; returns the totals over the global batch."""
+        began, rate = time.monotonic(), learning_rate(self.loop.config, self._state.step)
+        with self._bounded(self._take):
+            totals, self.communicating = self._take(self._world.distribute(on_host(parts)), tf.constant(rate))
+        self.seconds = time.monotonic() - began  # a CPU has computed when the call returns
+        return totals
 
     @tf.function  # type: ignore[untyped-decorator]
-    def _take(self, parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> tuple[Totals, tf.Tensor]:
-        config, state, world = self.loop.config, self._state, self._world
-        summed, communicating = tf.zeros(len(self.loop.names) + 1), tf.constant(0.0, tf.float64)
-        for i in turns(config, count):
-            state.optimizer.learning_rate.assign(rates[i])
-            step = partial(self.loop.step, config, self._strategy, state, world=world)
-            of_step = world.strategy.run(lambda part: step(turn(part, i)), [parts])  # noqa: B023
-            in_step, communicating = (world.strategy.experimental_local_results(one)[0] for one in of_step)
-            summed += in_step
-        return summed, communicating
+    def _take(self, parts: Batch, rate: tf.Tensor) -> tuple[Totals, tf.Tensor]:
+        state, world = self._state, self._world
+        state.optimizer.learning_rate.assign(rate)
+        step = partial(self.loop.step, self.loop.config, self._strategy, state, world=world)
+        totals, communicating = map(world.strategy.experimental_local_results, world.strategy.run(step, [parts]))
+        return totals[0], communicating[0]
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
         """Measure batches, one for each device at a time. Every machine must call it."""
@@ -133,9 +141,9 @@ class Mirrored:
         measured = self._world.strategy.run(lambda *one: score(self._state.net, *one), [batch, mask])
         return self._world.strategy.reduce(SUM, measured, axis=None)
 
-    def _bounded(self, function: Any, steps: int = 1) -> AbstractContextManager[None]:
-        """Bound a call, of so many steps, in which the machines wait for each other."""
-        times = steps if function.experimental_get_tracing_count() else steps * TRACING
+    def _bounded(self, function: Any) -> AbstractContextManager[None]:
+        """Bound a call in which the machines wait for each other."""
+        times = 1 if function.experimental_get_tracing_count() else TRACING
         return self._world.bounded(self.loop.config.collective_timeout * times)
 
 

@@ -1,26 +1,39 @@
 """The interface of a strategy, which decides how the model is spread over the machines."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import keras
 import tensorflow as tf
 
-from trainer import model, optional
+from trainer import model
 from trainer.cluster import devices
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, Job
 from trainer.data import Batch
-from trainer.parallel.calls import Steps
+from trainer.flags import module_in
 from trainer.samples import shards
-from trainer.samples.batches import Masked
+from trainer.samples.batches import Data, Masked, micro_batches
 from trainer.step.optimizers import AdamW
 from trainer.step.state import State
-from trainer.step.totals import Totals
+from trainer.step.totals import Totals, measure
 from trainer.vertex.storage import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyFlags(Config):
+    """The flags that every strategy takes."""
+
+    strategy: Annotated[str, module_in("parallel")] = "multi_worker_mirrored"
+
+    def findings(self) -> Iterator[str]:
+        """Yield a phrase, which names the flag, for each wrong value of a strategy's own flags."""
+        yield from ()
 
 
 class Loop(NamedTuple):
@@ -39,8 +52,8 @@ class Spread(Protocol):
     communicating: Any  # seconds for which the first device only communicated in the newest step
     seconds: float  # of the newest step
 
-    def take(self, steps: Steps) -> Totals:
-        """Take these steps; returns the totals of those that are done."""
+    def take(self, parts: Sequence[Batch]) -> Totals:
+        """Take the next step on this machine's shares; returns the totals of what is done."""
         ...
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
@@ -49,17 +62,29 @@ class Spread(Protocol):
 
 
 class Strategy:
-    """A choice of --strategy: a module of this folder whose STRATEGY is one. A deleted module is no choice any more."""
+    """A choice of --strategy: a module of this folder whose STRATEGY is one. A deleted module is no choice any more.
 
+    Methods that take a `config` of any type take the strategy's own flags.
+    """
+
+    flags: type[StrategyFlags] = StrategyFlags
+    """Config with this strategy's own flags: the class Flags of its module."""
     optimizer: type[keras.optimizers.AdamW] = AdamW
     """The kind of optimizer for its variables."""
     computes: bool = True
     """Whether the machines that run the loop compute the steps, too, and pool 2 holds reducers."""
-    forward_backward: Callable[..., tuple[Totals, list[tf.Tensor]]] | None = None
-    """Both passes of a step, in place of those of the loop."""
 
-    def lay_out(self, job: Job) -> Mesh:
-        """Return the mesh of a job's devices. Raises TrainerError if flags, pools, machines or model forbid it."""
+    @property
+    def name(self) -> str:
+        """The choice, which is the name of the module."""
+        return type(self).__module__.rpartition(".")[2]
+
+    def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
+        """Return the mesh of a job's devices. Raises TrainerError if flags, pools, machines or model forbid it.
+
+        Args:
+            shards: the folder of the data set.
+        """
         raise NotImplementedError
 
     def servers(self, cluster: Cluster) -> tuple[Node, ...]:
@@ -74,13 +99,13 @@ class Strategy:
         """Open the folder of the data set; no folder where this replica does not read it."""
         return shards.at(config.data, storage) if self.reads_data(cluster) else nullcontext(Path())
 
-    def join(self, job: Job, mesh: Mesh) -> AbstractContextManager[World | None]:
+    def join(self, config: Any, cluster: Cluster, mesh: Mesh) -> AbstractContextManager[World | None]:
         """Join the other replicas for the block; yields None where this one has served them until they had finished."""
         raise NotImplementedError
 
     def describe(self, job: Job, world: World) -> str:
         """`24 x NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, ...), model_parallel: replicate 3 x layers 8`"""
-        return f"{world.mesh.size} x {devices.describe()}, {job.config.strategy}: {world.mesh}"
+        return f"{world.mesh.size} x {devices.describe()}, {self.name}: {world.mesh}"
 
     def scope(self, world: World) -> AbstractContextManager[Any]:
         """Return the scope in which variables are made."""
@@ -93,6 +118,20 @@ class Strategy:
     def wrap(self, loop: Loop, state: State, world: World) -> Spread:
         """Spread the state over the devices that take the steps."""
         raise NotImplementedError
+
+    def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
+        """Return the sums over the samples, and the gradients of this share of the mean loss over the global batch."""
+        variables = net.trainable_variables
+        totals, sums = 0.0, [tf.zeros(variable.shape) for variable in variables]
+        for part in micro_batches(batch, config.micro_batches):
+            with tf.GradientTape() as tape:
+                output = net(part.inputs, training=True)
+                losses = model.losses(output, part)
+                # Every sample counts the same, although shares may differ by one: no mean over this share.
+                loss = tf.reduce_sum(losses) / config.global_batch
+            sums = self.add_gradients(sums, tape, loss, variables)
+            totals += measure(output, part, losses)
+        return totals, sums
 
     def add_gradients(self, sums: Sequence[Any], tape: tf.GradientTape, loss: tf.Tensor, variables: Any) -> list[Any]:
         """Return the sums and the gradients of the loss of a micro-batch."""
@@ -112,6 +151,15 @@ class Strategy:
         return {}
 
 
-def load(name: str) -> Strategy:
-    """Return a strategy by its name. Raises TrainerError where the project has deleted it."""
-    return cast(Strategy, optional.load(f"parallel.{name}", f"--strategy {name}").STRATEGY)
+def shares(data: Data, start: int, world: World) -> Iterator[tuple[Batch, ...]]:
+    """Yield this machine's shares of the global batch of each step from `start` on.
+
+    Those of the next step are read while the present one computes.
+    """
+    each = (data.training(start, rank, world.mesh.data_size) for rank in world.data_ranks)
+    steps = zip(*each, strict=True)
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(next, steps, None)
+        while (now := read.result()) is not None:
+            read = reader.submit(next, steps, None)
+            yield now

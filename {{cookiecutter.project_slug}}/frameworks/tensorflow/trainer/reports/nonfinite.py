@@ -10,11 +10,10 @@ from itertools import compress, count
 
 import tensorflow as tf
 
-from trainer import train
+from trainer.cluster.devices import on_host
 from trainer.cluster.world import World
 from trainer.config import Job
 from trainer.data import Batch
-from trainer.parallel.calls import on_host
 from trainer.parallel.strategy import Strategy
 from trainer.samples.batches import micro_batches, order, train_batches
 from trainer.samples.shards import Dataset
@@ -74,5 +73,5 @@ def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int
 
 
 def is_finite(job: Job, strategy: Strategy, world: World, state: State, part: Batch) -> bool:
-    _, gradients = train.forward_backward(job.config, Strategy(), state.net, part, world)
+    _, gradients = Strategy().forward_backward(job.config, state.net, part, world)
     return bool(tf.math.is_finite(tf.linalg.global_norm(gradients)))

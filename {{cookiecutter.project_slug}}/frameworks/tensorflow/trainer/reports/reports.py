@@ -11,9 +11,8 @@ from trainer.cluster import devices, stuck
 from trainer.cluster.world import World
 from trainer.config import Job, due, learning_rate
 from trainer.data import Batch
-from trainer.parallel.calls import Steps
 from trainer.parallel.strategy import Spread, Strategy
-from trainer.reports import profile
+from trainer.reports import nonfinite, profile
 from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, describe, last_reported, sinks
 from trainer.reports.speed import (
     DATA,
@@ -129,7 +128,7 @@ class Reports(Reporter):
         self._trace = profile.Trace(job, state.step, world.is_chief)
         self._clock.lap(START)
 
-    def traced(self, batches: Iterator[Steps]) -> Iterator[Steps]:
+    def traced(self, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Batch, ...]]:
         """Yield the batches of the loop, whose traced steps end with all that the loop does after them."""
         # A GPU may work while Python waits for a batch, and TensorFlow does not tell.
         idle_timer = None if tf.config.list_physical_devices("GPU") else (lambda: lambda: math.inf)
@@ -139,7 +138,7 @@ class Reports(Reporter):
             self._clock.lap(REPORTS)
 
     def step(self, state: State, totals: Totals) -> None:
-        """Count the steps that were taken, and report where a report, an evaluation or a checkpoint is due.
+        """Count a step that was taken, and report where a report, an evaluation or a checkpoint is due.
 
         Raises:
             TrainerError: the loss is no number any more, or more gradients were none than may be skipped.
@@ -154,8 +153,6 @@ class Reports(Reporter):
         self._clock.lap(FIRST_STEP if is_first else TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
             if (skipped := int(state.skipped.read_value())) > config.skip_nonfinite:
-                from trainer.reports import nonfinite  # only for a run that ends
-
                 raise nonfinite.error(self._job, self._strategy, self._world, state)
             values = {**means(self._totals, self._spread.loop.names), "learning_rate": learning_rate(config, step - 1)}
             values |= self._reducers | (devices.peak_memory() if self._strategy.computes else {})

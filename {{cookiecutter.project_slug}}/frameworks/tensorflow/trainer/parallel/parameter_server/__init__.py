@@ -23,6 +23,8 @@ import threading
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -32,12 +34,14 @@ from trainer.cluster.processes import LOSSES
 from trainer.cluster.program import stop
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh, World
-from trainer.config import Job
+from trainer.config import Config, Job
+from trainer.data import Batch
 from trainer.parallel.parameter_server import served
 from trainer.parallel.parameter_server.heartbeat import Heartbeats, answer
 from trainer.parallel.parameter_server.served import ServedWorld, Team, worker_devices
-from trainer.parallel.strategy import Loop, Strategy
+from trainer.parallel.strategy import Loop, Strategy, StrategyFlags
 from trainer.step.state import State
+from trainer.step.totals import Totals
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say
 
@@ -47,10 +51,8 @@ LAST_WORDS_SECONDS = 3.0
 
 class ParameterServer(Strategy):
     computes = False
-    forward_backward = staticmethod(served.forward_backward)
 
-    def lay_out(self, job: Job) -> Mesh:
-        config, cluster = job.config, job.cluster
+    def lay_out(self, config: StrategyFlags, cluster: Cluster, shards: Path) -> Mesh:
         if config.require_reducers:
             raise TrainerError("--require-reducers, and pool 2 holds parameter servers; leave the flag out")
         if config.profile:
@@ -70,12 +72,11 @@ class ParameterServer(Strategy):
         return cluster.name == cluster.chief.name
 
     @contextlib.contextmanager
-    def join(self, job: Job, mesh: Mesh) -> Iterator[World | None]:
+    def join(self, config: StrategyFlags, cluster: Cluster, mesh: Mesh) -> Iterator[World | None]:
         """Coordinate the others as the chief, and serve it as any other replica.
 
         Raises PeerError where another replica does not start or is lost, TrainerError where its work fails.
         """
-        config, cluster = job.config, job.cluster
         if cluster.name != cluster.chief.name:
             serve(cluster, config.collective_timeout)
             yield None
@@ -93,12 +94,15 @@ class ParameterServer(Strategy):
         """`3 workers of 8 GPUs, parameter_server: 2 servers`"""
         kind, servers = worker_devices()[0].partition(":")[0], plural(len(job.cluster.servers), "server")
         workers = f"{plural(world.mesh.data_size, 'worker')} of {plural(world.mesh.sizes['device'], kind)}"
-        return f"{workers}, {job.config.strategy}: {servers}"
+        return f"{workers}, {self.name}: {servers}"
 
     def wrap(self, loop: Loop, state: State, world: World) -> Team:
         assert isinstance(world, ServedWorld)
         with world.heartbeats.patience():
             return Team(self, loop, state, world)
+
+    def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
+        return served.forward_backward(config, net, batch)
 
 
 def serve(cluster: Cluster, timeout: float) -> None:

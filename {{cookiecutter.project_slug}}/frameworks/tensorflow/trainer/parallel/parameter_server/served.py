@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from trainer import model
+from trainer.cluster.devices import on_host
 from trainer.cluster.world import World
-from trainer.config import Config, due
+from trainer.config import Config, due, learning_rate
 from trainer.data import Batch
-from trainer.parallel.calls import Steps, on_host, tensors, turn, turns
 from trainer.parallel.multi_worker_mirrored import Mirrored
 from trainer.parallel.parameter_server.heartbeat import Heartbeats
 from trainer.parallel.strategy import Loop, Strategy
@@ -48,9 +48,7 @@ class ServedNet:
         return self._net.stateless_call(weights or self.fetch(), fixed, inputs, training=training)[0]
 
 
-def forward_backward(
-    config: Config, strategy: Strategy, net: ServedNet, batch: Batch, world: Any
-) -> tuple[Totals, list[tf.Tensor]]:
+def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Totals, list[tf.Tensor]]:
     """Return totals and gradients of a worker's part, computed by all of its GPUs with the weights of this moment."""
     weights, gpus = net.fetch(), worker_devices()
     totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
@@ -101,24 +99,21 @@ class Team:
         self._push()
 
         @tf.function  # type: ignore[untyped-decorator]
-        def take(parts: Batch, rates: tf.Tensor, count: tf.Tensor) -> Totals:
-            totals = tf.zeros(len(loop.names) + 1)
-            for i in turns(loop.config, count):
-                self._served.optimizer.learning_rate.assign(rates[i] / self._workers)
-                totals += loop.step(loop.config, strategy, self._served, turn(parts, i), world)[0]
-            return totals
+        def take(part: Batch, rate: tf.Tensor) -> Totals:
+            self._served.optimizer.learning_rate.assign(rate / self._workers)
+            return loop.step(loop.config, strategy, self._served, part, world)[0]
 
         self._take, self._score = take, tf.function(lambda *one: score(net, *one))
 
-    def take(self, steps: Steps) -> Totals:
-        """Give out the parts of these steps; returns the totals of what has come back meanwhile.
+    def take(self, parts: Sequence[Batch]) -> Totals:
+        """Give out the parts of the next step; returns the totals of what has come back meanwhile.
 
-        Where something is due behind them it waits for all.
+        Where something is due behind it, it waits for all.
         """
-        parts, *rates = tensors(steps, self._config)
-        self._results.extend(self._coordinator.schedule(self._take, args=(part, *rates)) for part in parts)
-        config, end = self._config, steps.end
-        is_due = due(end, config, config.log_every, config.evaluate_every, config.checkpoint_every)
+        config, step = self._config, self._state.step
+        rate = tf.constant(learning_rate(config, step))
+        self._results.extend(self._coordinator.schedule(self._take, args=(on_host(part), rate)) for part in parts)
+        is_due = due(step + 1, config, config.log_every, config.evaluate_every, config.checkpoint_every)
         return self._finished(0 if is_due else AHEAD * self._workers)
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:

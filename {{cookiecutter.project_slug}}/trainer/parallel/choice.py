@@ -1,0 +1,63 @@
+"""The choice of --strategy: its module, and its flags among all others."""
+
+import argparse
+import importlib
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import cast
+
+import tyro
+
+from trainer import config as configs
+from trainer import flags
+from trainer.config import Config
+from trainer.parallel.strategy import Strategy, StrategyFlags
+from trainer.vertex.errors import TrainerError
+
+
+def parse(argv: Sequence[str]) -> tuple[Strategy, StrategyFlags]:
+    """Flags -> the strategy that they name, and a Config with its flags.
+
+    A wrong flag exits with a usage message, a wrong value raises TrainerError.
+    """
+    strategy = load(named(argv))
+    if foreign := list(foreign_flags(argv, strategy)):
+        raise TrainerError("; ".join(foreign))
+    own = ", ".join(map(flags.flag, own_flags(strategy))) or "none"
+    purpose = f"{inspect.getdoc(Config)}\n\nFlags that not every strategy has, of --strategy {strategy.name}: {own}."
+    config = tyro.cli(strategy.flags, args=list(argv), prog="python -m trainer.task", description=purpose)
+    if wrong := [*configs.findings(config), *config.findings()]:
+        raise TrainerError("; ".join(wrong))
+    return strategy, config
+
+
+def load(name: str) -> Strategy:
+    """Return a strategy by its name."""
+    return cast(Strategy, importlib.import_module(f"trainer.parallel.{name}").STRATEGY)
+
+
+def named(argv: Sequence[str]) -> str:
+    """Return the name behind --strategy; the default where there is none, or one that the usage message refuses."""
+    words = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    words.add_argument("--strategy", nargs="?")
+    name = words.parse_known_args(argv)[0].strategy
+    return name if name in flags.strategies() else StrategyFlags.strategy
+
+
+def own_flags(strategy: Strategy) -> list[str]:
+    """Return the fields that not every strategy's flags have."""
+    common = {field.name for field in fields(StrategyFlags)}
+    return [field.name for field in fields(strategy.flags) if field.name not in common]
+
+
+def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
+    """Yield a phrase for each flag that is another strategy's."""
+    known = {field.name for field in fields(strategy.flags)}
+    for word in (word.partition("=")[0] for word in argv if word.startswith("--")):
+        name = word.removeprefix("--").replace("-", "_")
+        if {name, name.removeprefix("no_")} & known:
+            continue
+        takers = [other for other in flags.strategies() if {name, name.removeprefix("no_")} & {*own_flags(load(other))}]
+        if takers:
+            yield f"{word} is for {', '.join(takers)}, not for --strategy {strategy.name}"
