@@ -74,9 +74,7 @@ def loaded(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and node.args:
             function, name = ast.unparse(node.func), ast.unparse(node.args[0]).strip("f'\"").partition("{")[0]
-            if function == "optional.load":
-                yield f"trainer.{name}"
-            elif function.endswith("import_module") and name != "trainer.":  # as optional.load has it
+            if function.endswith("import_module"):
                 yield name
 
 

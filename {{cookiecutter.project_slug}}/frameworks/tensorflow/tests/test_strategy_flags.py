@@ -1,3 +1,5 @@
+"""Flags of strategies: which choice has which, and which are refused."""
+
 import pytest
 
 from trainer.parallel import multi_worker_mirrored
