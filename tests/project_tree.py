@@ -32,7 +32,6 @@ ROWS = {
     "tests/test_cluster.py": "Who trains, by CLUSTER_SPEC or TF_CONFIG, and which descriptions are refused",
     "tests/test_config.py": "Flags and their defaults, and values that are refused",
     "tests/test_export.py": "The exported model answers as the trained one",
-    "tests/test_parallelism.py": "Which flags of parallelism fit the machines, and which do not",
     "tests/test_storage.py": "Where outputs go, by AIP_* variables, gs:// addresses and mounts",
     "tests/test_telemetry.py": "Log lines, curves and a trial's metric",
 }
