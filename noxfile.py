@@ -245,7 +245,7 @@ def bake(session: nox.Session, framework: str, folder: Path, example: str = EXAM
     if (project / ".venv").exists():
         (project / ".venv").rename(kept)
     shutil.rmtree(project, ignore_errors=True)
-    answers = (f"framework={framework}", f"example={example}")
+    answers = (f"framework={framework}", f"example={example}", "parts=all")
     session.run("cookiecutter", "--no-input", "--output-dir", str(folder), str(ROOT), *answers, silent=True)
     if kept.exists():
         kept.rename(project / ".venv")

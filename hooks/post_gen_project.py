@@ -29,6 +29,13 @@ def lay(overlays: str, choice: str) -> None:
     shutil.rmtree(overlays)
 
 
+def lay_parts(choice: str) -> None:
+    """Move parts/, which mirrors the project's folders, too, over the project; for the core alone delete it."""
+    if choice == "all":
+        shutil.copytree("parts", ".", dirs_exist_ok=True)
+    shutil.rmtree("parts")
+
+
 def drop_reducers(machine: str) -> None:
     """Delete the job with reducers for GPUs that have a network of their own: these would not use them."""
     if ANSWERS["_machines"][machine].get("fabric"):
@@ -136,7 +143,8 @@ def cd_target() -> str:
 
 if __name__ == "__main__":
     lay("examples", ANSWERS["example"])  # which has files for each framework
-    lay("frameworks", ANSWERS["framework"])
+    lay("frameworks", ANSWERS["framework"])  # which has files of parts, too
+    lay_parts(ANSWERS["parts"])
     drop_reducers(ANSWERS["worker_machine"])
     put_license(ANSWERS["license"])
     add_header()

@@ -23,6 +23,7 @@ QUESTIONS = [key for key in json.loads(r"""{{ cookiecutter | list | tojson }}"""
 CHOICES = {
     "framework": ("pytorch", "tensorflow"),
     "example": ("images", "text"),
+    "parts": ("core", "all"),
     "license": ("Apache-2.0", "MIT", "none"),
 }
 

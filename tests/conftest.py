@@ -74,10 +74,11 @@ def cookiecutter(tmp: Path, *arguments: str, typed: str = "", template: str = ""
 
 
 def bake(tmp: Path, **answers: str) -> Baked:
-    """Bake the template in tmp with these answers and defaults for the rest."""
+    """Bake the template in tmp with these answers, all parts and defaults for the rest."""
     if not (tmp / "template").exists():
         copy_template(tmp / "template")
-    return cookiecutter(tmp, "--no-input", *(f"{question}={answer}" for question, answer in answers.items()))
+    given = {"parts": "all", **answers}
+    return cookiecutter(tmp, "--no-input", *(f"{question}={answer}" for question, answer in given.items()))
 
 
 def line_count(path: Path) -> int:

@@ -113,7 +113,8 @@ def example(request: pytest.FixtureRequest) -> str:
 def test_python_is_copied_byte_for_byte(project: Path, framework: str, example: str) -> None:
     template = ROOT / PROJECT
     overlay = template / "examples" / example
-    parts = (overlay / "frameworks" / framework, overlay, template / "frameworks" / framework, template)
+    laid_over = (overlay / "frameworks" / framework, overlay, template / "frameworks" / framework, template)
+    parts = [one / part for one in laid_over for part in ("", "parts")]
     for path in project.rglob("*.py"):
         name = path.relative_to(project)
         laid = next(part / name for part in parts if (part / name).exists())
@@ -124,7 +125,7 @@ def test_python_is_copied_byte_for_byte(project: Path, framework: str, example: 
 
 def test_framework_and_example_are_laid_in_place_and_the_parts_are_gone(project: Path) -> None:
     assert all((project / f"trainer/{name}.py").exists() for name in ("task", "data", "model"))
-    assert not [name for name in ("frameworks", "examples", "licenses") if (project / name).exists()]
+    assert not [name for name in ("frameworks", "examples", "parts", "licenses") if (project / name).exists()]
 
 
 def test_an_example_is_two_files_and_their_tests() -> None:

@@ -38,7 +38,8 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = home / request.cls.__name__
     for old in ("template", "work"):
         shutil.rmtree(folder / old, ignore_errors=True)
-    baked = bake(folder, framework=request.cls.framework, example=request.cls.example).project
+    answers = {"framework": request.cls.framework, "example": request.cls.example, "parts": request.cls.parts}
+    baked = bake(folder, **answers).project
     give_environment(baked, request.cls.framework, home)
     return baked
 
@@ -71,12 +72,14 @@ class Framework:
 
     framework: str
     example = "images"
+    parts = "all"
     once: ClassVar[Sequence[str]] = ()  # of tests/trainer, what no framework changes
 
 
 class OfItsOwn(Framework):
     """What its owner runs."""
 
+    parts = "core"
     quick: ClassVar[Sequence[str]] = ()  # chooses the tests that are run at each change
 
     def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:

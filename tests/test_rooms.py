@@ -18,8 +18,9 @@ OVERLAYS = ("frameworks/pytorch", "frameworks/tensorflow")
 
 
 def files() -> list[Path]:
-    """The files of both rooms, of both frameworks."""
-    roots = [ROOT / PROJECT / overlay / "trainer" for overlay in ("", *OVERLAYS)]
+    """The files of both rooms, of both frameworks, with those of parts."""
+    overlays = ("", "parts", *OVERLAYS, *(f"{one}/parts" for one in OVERLAYS))
+    roots = [ROOT / PROJECT / overlay / "trainer" for overlay in overlays]
     return [file for root in roots for room in ROOMS for file in sorted((root / room).rglob("*.py"))]
 
 
@@ -64,7 +65,8 @@ def test_nothing_below_the_loop_imports_it(overlay: str) -> None:
 def modules(overlay: str) -> dict[str, Path]:
     """The files of a bake's trainer, with the images as its example, by their modules' names."""
     example = f"examples/images/{overlay}"
-    roots = [ROOT / PROJECT / folder / "trainer" for folder in ("", overlay, "examples/images", example)]
+    folders = ("", "parts", overlay, f"{overlay}/parts", "examples/images", example)
+    roots = [ROOT / PROJECT / folder / "trainer" for folder in folders]
     names = {file.relative_to(root).with_suffix(""): file for root in roots for file in root.rglob("*.py")}
     return {".".join(("trainer", *name.parts)).removesuffix(".__init__"): file for name, file in names.items()}
 

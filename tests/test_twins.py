@@ -1,6 +1,7 @@
 """Both frameworks have the same modules, names and parameters wherever the idea is the same."""
 
 import ast
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,8 @@ def signatures(file: Path) -> dict[str, tuple[str, ...]]:
 def twins() -> list[tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]]:
     """Each module that both frameworks have, as it is in PyTorch and in TensorFlow."""
     pairs = []
-    for folder in FOLDERS:
-        one, other = (ROOT / PROJECT / folder / name / "trainer" for name in ("pytorch", "tensorflow"))
+    for folder, place in product(FOLDERS, ("trainer", "parts/trainer")):
+        one, other = (ROOT / PROJECT / folder / name / place for name in ("pytorch", "tensorflow"))
         names = ({path.relative_to(folder) for path in folder.rglob("*.py")} for folder in (one, other))
         pairs += [(signatures(one / name), signatures(other / name)) for name in sorted(set.intersection(*names))]
     return pairs

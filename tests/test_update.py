@@ -28,7 +28,7 @@ def change(path: Path, old: str, new: str) -> None:
 def make_older(template: Path) -> None:
     """The template as it could have been: other timeouts, another loop and model, the launcher in the project."""
     project = template / PROJECT
-    for job in (project / WORKERS, project / "frameworks/pytorch" / HOROVOD):
+    for job in (project / WORKERS, project / "frameworks/pytorch/parts" / HOROVOD):
         change(job, "timeout: 3600s", "timeout: 7200s")
     for code in (f"examples/images/frameworks/pytorch/{MODEL}", f"frameworks/pytorch/{LOOP}"):
         with (project / code).open("a", encoding="utf-8") as file:
@@ -53,7 +53,8 @@ def updated(tmp_path: Path) -> Path:
     make_older(template)
     commit(template, "Older")
     cruft = (sys.executable, "-m", "cruft")
-    assert "cd distributed-training" in done(tmp_path, *cruft, "create", str(template), "--no-input", PWD=str(tmp_path))
+    words = ("create", str(template), "--no-input", "--extra-context", '{"parts": "all"}')
+    assert "cd distributed-training" in done(tmp_path, *cruft, *words, PWD=str(tmp_path))
     project = tmp_path / "distributed-training"
     commit(project, "Created")  # git merges an update with what it has in its history
     edit_as_its_owner(project)
@@ -76,7 +77,8 @@ def files(project: Path) -> dict[str, bytes]:
 def test_an_update_brings_what_is_new_and_keeps_what_its_owner_changed(updated: Path, tmp_path: Path) -> None:
     template = tmp_path / "template"  # to which links lead
     launcher = f"git+file://{template}@{done(template, 'git', 'rev-parse', 'HEAD').strip()}"
-    fresh = files(cookiecutter(tmp_path, "--no-input", f"launcher={launcher}", template=str(template)).project)
+    answers = ("parts=all", f"launcher={launcher}")
+    fresh = files(cookiecutter(tmp_path, "--no-input", *answers, template=str(template)).project)
     found = files(updated)
     assert {name for name in fresh | found if fresh.get(name) != found.get(name)} == {*map(str, OWN)}
     assert str(HOROVOD) not in found

@@ -18,7 +18,11 @@ SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image:
 # As the template has them, with what cookiecutter is to fill in. Tests of a baked project import this, too, whose own
 # conftest is another one.
 TEMPLATE = Path(__file__).resolve().parents[2] / "{{cookiecutter.project_slug}}"
-JOBS = sorted([*TEMPLATE.glob("jobs/*.yaml"), *TEMPLATE.glob("frameworks/pytorch/jobs/*.yaml")])
+JOBS = sorted(
+    file
+    for place in ("", "parts", "frameworks/pytorch", "frameworks/pytorch/parts")
+    for file in (TEMPLATE / place).glob("jobs/*.yaml")
+)
 
 
 def job(**container: Any) -> dict[str, Any]:
