@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs/project.md"
+ROOT = Path(__file__).parents[1]
+PAGE, TEMPLATE = ROOT / "docs/project.md", ROOT / "{{cookiecutter.project_slug}}"
 FRAMEWORKS = ("PyTorch", "TensorFlow")
 COLUMN, WIDEST = 30, 100  # characters
 ENVIRONMENTS = re.compile(r"__pycache__|[.]\w+_cache|[.](venv|nox|vertex|git)")
@@ -44,10 +45,18 @@ def tree(projects: Mapping[str, Path]) -> str:
     folders = {path.parent for path in paths}
     lines = []
     for path in sorted(paths, key=lambda path: [(part in folders, part.name) for part in (*path.parents[::-1], path)]):
-        label = "  " * (len(path.parts) - 1) + path.name + "/" * (path in folders)
+        label = "  " * (len(path.parts) - 1) + path.name + "/" * (path in folders) + " +" * _is_of_a_part(path)
         texts = _texts({framework: each.get(path) for framework, each in purposes.items()})
         lines += [f"{before:{COLUMN}}{text}".rstrip() for before, text in zip((label, ""), texts, strict=False)]
     return "\n".join(lines) + "\n"
+
+
+def _is_of_a_part(path: Path) -> bool:
+    """Return whether this file, or all of this folder, is of parts alone."""
+    places = [TEMPLATE, *TEMPLATE.glob("frameworks/*")]
+    return not any((place / path).exists() for place in (*places, *TEMPLATE.glob("examples/*"))) and any(
+        (place / "parts" / path).exists() for place in places
+    )
 
 
 def page(text: str, projects: Mapping[str, Path]) -> str:
