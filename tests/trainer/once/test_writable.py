@@ -73,7 +73,7 @@ def test_what_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "metrics").write_text("earlier")
     for trial in (None, Trial("1", tmp_path / "metrics"), Trial("1", tmp_path / "new/metrics")):
         before = contents(tmp_path)
-        writable.require(storage(tmp_path, trial), writable.CHIEF)
+        writable.require_writable(storage(tmp_path, trial), writable.CHIEF)
         assert contents(tmp_path) == before
     assert (tmp_path / "metrics").read_text() == "earlier"
 
@@ -81,7 +81,7 @@ def test_what_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
 def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("not a folder")
     with pytest.raises(TrainerError) as told:
-        writable.require(storage(tmp_path), ("model",))
+        writable.require_writable(storage(tmp_path), ("model",))
     assert str(told.value) == (
         f"model: {tmp_path}/run/model cannot be written (Not a directory: {tmp_path}/run); "
         "a file is in the way: remove it, or choose another output folder"
@@ -90,16 +90,16 @@ def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_bucket_that_is_not_mounted_is_no_folder_to_make() -> None:
     with pytest.raises(TrainerError, match="No such file or directory: /gcs/no-such-bucket-0"):
-        writable.require(from_env({"AIP_CHECKPOINT_DIR": "gs://no-such-bucket-0/run"}), writable.WORKER)
+        writable.require_writable(from_env({"AIP_CHECKPOINT_DIR": "gs://no-such-bucket-0/run"}), writable.WORKER)
 
 
 def test_a_replica_answers_only_for_what_it_writes(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/model").write_text("not a folder")
-    writable.require(storage(tmp_path), writable.WORKER)
-    writable.require(storage(tmp_path), ("checkpoints", "logs"))
+    writable.require_writable(storage(tmp_path), writable.WORKER)
+    writable.require_writable(storage(tmp_path), ("checkpoints", "logs"))
     with pytest.raises(TrainerError, match=r"^model: .*/run/model cannot be written"):
-        writable.require(storage(tmp_path), writable.CHIEF)
+        writable.require_writable(storage(tmp_path), writable.CHIEF)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from trainer.config import Config, Job
 from trainer.data import EXAMPLES
 from trainer.samples import shards
 from trainer.samples.batches import Data
-from trainer.samples.fingerprint import FILE, Fingerprint, require, require_same
+from trainer.samples.fingerprint import FILE, Fingerprint, require_same, require_unchanged
 from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Storage
@@ -39,9 +39,9 @@ def without(number: int) -> dict[str, tuple[int, int]]:
 
 def refused(present: Fingerprint, folder: Path | None = None) -> str:
     """What the run says that is refused; with --anyway it says the same and goes on."""
-    require(present, folder, anyway=True, is_chief=False)
+    require_unchanged(present, folder, anyway=True, is_chief=False)
     with pytest.raises(TrainerError) as told:
-        require(present, folder, anyway=False, is_chief=False)
+        require_unchanged(present, folder, anyway=False, is_chief=False)
     assert "\n" not in str(told.value)
     return str(told.value)
 
@@ -61,7 +61,7 @@ def test_a_shard_that_the_names_of_others_promise_is_named() -> None:
 )
 def test_any_name_will_do(names: list[str]) -> None:
     train = {f"{name}.array_record": (10, 1) for name in names}
-    require(replace(WHOLE, train=train), None, anyway=False, is_chief=True)
+    require_unchanged(replace(WHOLE, train=train), None, anyway=False, is_chief=True)
 
 
 def test_two_sets_of_shards_in_one_folder_are_refused() -> None:
@@ -76,12 +76,12 @@ def test_a_shard_without_records_is_named_unless_there_are_too_few_for_all() -> 
     name = "train-00002-of-00004.array_record"
     assert f"{name} holds no record: " in refused(replace(WHOLE, train=FOUR | {name: (20, 0)}))
     few = replace(WHOLE, train=dict.fromkeys(FOUR, (20, 0)) | {name: (30, 3)})
-    require(few, None, anyway=False, is_chief=True)
+    require_unchanged(few, None, anyway=False, is_chief=True)
 
 
 def test_other_samples_than_those_of_the_checkpoint_are_refused(tmp_path: Path) -> None:
     WHOLE.keep(tmp_path)
-    require(WHOLE, tmp_path, anyway=False, is_chief=True)
+    require_unchanged(WHOLE, tmp_path, anyway=False, is_chief=True)
     name = "train-00003-of-00004.array_record"
     assert refused(replace(WHOLE, global_batch=48, seed=1), tmp_path) == (
         "--global-batch was 24, and is 48; --seed was 0, and is 1: "
@@ -106,7 +106,7 @@ def test_a_shard_with_other_records_of_the_same_size_is_refused(tmp_path: Path) 
     found[0].keep(tmp_path)
     assert refused(found[1], tmp_path).startswith(f"{name} has other records than it had: bring back")
     replace(found[0], train={name: found[0].train[name][:2]}).keep(tmp_path)  # of an older version
-    require(found[1], tmp_path, anyway=False, is_chief=True)
+    require_unchanged(found[1], tmp_path, anyway=False, is_chief=True)
 
 
 def test_a_shard_with_other_records_in_its_middle_is_refused_where_checksums_were_kept(tmp_path: Path) -> None:
@@ -120,7 +120,9 @@ def test_a_shard_with_other_records_in_its_middle_is_refused_where_checksums_wer
     found[0].keep(tmp_path)
     assert refused(found[1], tmp_path).startswith(f"{name} has other records than it had: bring back")
     (tmp_path / "train-checksums.json").unlink()
-    require(replace(WHOLE, train=Dataset(tmp_path, "train").described()), tmp_path, anyway=False, is_chief=True)
+    require_unchanged(
+        replace(WHOLE, train=Dataset(tmp_path, "train").described()), tmp_path, anyway=False, is_chief=True
+    )
 
 
 def test_other_flags_of_the_model_are_refused_also_where_all_shapes_are_alike(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_of_an_older_version_is_compared_with_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    require(WHOLE, tmp_path, anyway=False, is_chief=True)
+    require_unchanged(WHOLE, tmp_path, anyway=False, is_chief=True)
     assert capsys.readouterr().out == ""
 
 

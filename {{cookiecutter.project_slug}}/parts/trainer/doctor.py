@@ -176,7 +176,7 @@ def plug_in(replica: Replica) -> Findings:
 
 def outputs(replica: Replica) -> Findings:
     try:
-        folders = writable.require(replica.storage, writable.CHIEF)
+        folders = writable.require_writable(replica.storage, writable.CHIEF)
         for folder in {folder.stat().st_dev: folder for folder in folders}.values():  # one on each disk or mount
             yield _speed(folder)
     except TrainerError as error:

@@ -17,7 +17,7 @@ import tyro
 
 from trainer import data
 from trainer.data import EXAMPLES
-from trainer.samples.fingerprint import Fingerprint, require
+from trainer.samples.fingerprint import Fingerprint, require_unchanged
 from trainer.samples.shards import READERS, Dataset, checksums, damage, record_count, write_example
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import checksum
@@ -52,7 +52,7 @@ def verify(folder: tyro.conf.Positional[Path]) -> None:
     if found := "\n".join(filter(None, faults)):
         raise TrainerError(found)
     train, heldout = Dataset(folder, "train"), Dataset(folder, "heldout")
-    require(Fingerprint(0, 0, train.shards, heldout.shards), None, anyway=False, is_chief=True)
+    require_unchanged(Fingerprint(0, 0, train.shards, heldout.shards), None, anyway=False, is_chief=True)
     bare = sum(name not in kept for name in names)
     seen = f"can be read; {bare} have no checksum" if bare else "as they were written"
     print(f"{len(names)} shards, {len(train) + len(heldout)} samples: {seen}")

@@ -51,7 +51,7 @@ class Fingerprint:
         write_json(folder / FILE, {"folder": folder.name} | asdict(self))
 
 
-def require(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
+def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
     """Compare the data with the names of its shards, and with what a checkpoint in `folder` was trained on.
 
     A checkpoint without a fingerprint, from an older version, is compared with nothing. Every process must call it.

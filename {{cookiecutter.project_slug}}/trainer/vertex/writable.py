@@ -32,7 +32,7 @@ CURES: dict[int | None, str] = {
 }
 
 
-def require(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
+def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
     """Write in the folders of these kinds of outputs, or above where they are still to come; returns these folders.
 
     Raises TrainerError, with a line for each place that cannot be written.

@@ -20,7 +20,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     clock = Clock(process_start())
     strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
-    writable.require(folders, writable.WORKER if cluster.rank else writable.CHIEF)
+    writable.require_writable(folders, writable.WORKER if cluster.rank else writable.CHIEF)
     with lease.held(folders, is_chief=cluster.is_chief), shards.at(config.data, folders) as folder:
         launch(Job(config, folders, folder, cluster), strategy, clock, environ)
 

@@ -25,7 +25,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
     environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
-    writable.require(folders, writable.CHIEF if cluster.is_chief else ())
+    writable.require_writable(folders, writable.CHIEF if cluster.is_chief else ())
     data = strategy.data(config, folders, cluster)
     with lease.held(folders, is_chief=cluster.is_chief), data as folder:
         launch(Job(config, folders, folder, cluster), strategy, clock)

@@ -49,7 +49,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job],
     (_, config), folders, cluster = choice.parse(argv), storage.from_env(environ), spec.from_env(environ)
     if not cluster.name.endswith("-0"):
         raise TrainerError(f"{cluster.name}: one evaluator scores all checkpoints; set replicaCount of pool 3 to 1")
-    writable.require(folders, OUTPUTS)
+    writable.require_writable(folders, OUTPUTS)
     with shards.at(config.data, folders) as folder:
         score_all(Job(config, folders, folder, cluster), scorer)
 

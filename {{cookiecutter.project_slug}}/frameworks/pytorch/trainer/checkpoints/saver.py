@@ -32,7 +32,7 @@ from trainer.config import Job, due
 from trainer.parallel.clip import holder_count
 from trainer.parallel.strategy import Strategy
 from trainer.reports.speed import CHECKPOINTS, LAST_CHECKPOINT, Clock
-from trainer.samples.fingerprint import Fingerprint, require
+from trainer.samples.fingerprint import Fingerprint, require_unchanged
 from trainer.step.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
@@ -68,7 +68,7 @@ class Checkpoints(Background):
             PeerError: each checkpoint holds values that are no numbers, and so does the state now.
         """
         folder = newest(self._root, self._world, partial(load, state, self._strategy.bare(state.net)))
-        require(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
+        require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
         self._saved = folder.name if folder else ""
         if folder and self._world.is_chief:
             say(f"resumed at step {state.step} from {folder}")

@@ -15,7 +15,7 @@ from trainer.cluster.preemption import LastMoment, StoppedError
 from trainer.cluster.world import World
 from trainer.config import Job, due
 from trainer.reports.speed import CHECKPOINTS, LAST_CHECKPOINT, Clock
-from trainer.samples.fingerprint import Fingerprint, require
+from trainer.samples.fingerprint import Fingerprint, require_unchanged
 from trainer.step.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
@@ -57,7 +57,7 @@ class Checkpoints(Background):
         if folder:
             self._read(state, folder)
             state.step, self._saved = step, folder.name
-        require(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
+        require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
         if folder and self._world.is_chief:
             say(f"resumed at step {state.step} from {folder}")
         commit_marker.require_within(self._config.steps, state.step)
