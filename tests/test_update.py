@@ -93,3 +93,20 @@ def test_an_updated_project_trains(updated: Path, tmp_path: Path) -> None:
     give_environment(updated, "pytorch", tmp_path)
     command = (str(updated / ".venv/bin/python"), "-m", "vertex_launch", "run", str(WORKERS), "--max-replicas", "2")
     assert "Job succeeded" in done(updated, *command, "--", "--warmup", "5")
+
+
+@pytest.mark.slow
+def test_a_project_of_the_core_gets_all_parts_later(tmp_path: Path) -> None:
+    template = copy_template(tmp_path / "template")
+    commit(template, "Present")
+    cruft = (sys.executable, "-m", "cruft")
+    done(tmp_path, *cruft, "create", str(template), "--no-input", PWD=str(tmp_path))
+    project = tmp_path / "distributed-training"
+    commit(project, "Created")
+    assert not (project / HOROVOD).exists()
+    answer = ("--variables-to-update", '{"parts": "all"}')
+    done(project, *cruft, "update", "--skip-apply-ask", *answer, PWD=str(project))
+    launcher = f"git+file://{template}@{done(template, 'git', 'rev-parse', 'HEAD').strip()}"
+    answers = ("parts=all", f"launcher={launcher}")
+    fresh = files(cookiecutter(tmp_path, "--no-input", *answers, template=str(template)).project)
+    assert files(project) == fresh
