@@ -41,7 +41,10 @@ Report = Callable[[int, Metrics], None]
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job], Score]) -> None:
-    """Do the evaluator's part, which `scorer` gives the function that scores a checkpoint.
+    """Do the evaluator's part.
+
+    Args:
+        scorer: returns the function that scores a checkpoint.
 
     Raises:
         TrainerError: this is a second evaluator, an output cannot be written, or as `score_all`.
