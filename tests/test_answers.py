@@ -184,6 +184,7 @@ def test_a_refusal_ends_with_the_command_that_asks_again_with_the_good_answers(t
         "author": "Zoë",
         "framework": "tensorflow",
         "example": "text",
+        "parts": "all",
         "license": "MIT",
     }
     refused = bake(tmp_path, **good | WRONG)

@@ -93,8 +93,8 @@ class Cluster:
         """
         if not self.trains:
             raise ClusterError(
-                f"{self.name}: only pools 0 and 1 train; in the job file, give pool 3 the command"
-                ' ["python", "-m", "trainer.evaluator"], and pool 2, the reducers, Google\'s image without a command'
+                f"{self.name}: only pools 0 and 1 train; give this pool a command of its own: an evaluator's in pool 3,"
+                " and none for reducers, as Google's image has one"
             )
         return [node.name for node in self.nodes].index(self.name)
 
