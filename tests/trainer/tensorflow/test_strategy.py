@@ -18,7 +18,7 @@ from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes, spec, world
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, Job
-from trainer.parallel import choice, model_parallel
+from trainer.parallel import choice, model_parallel, placed
 from trainer.parallel.model_parallel import ModelParallel
 from trainer.parallel.multi_worker_mirrored import Flags, MultiWorkerMirrored
 from trainer.parallel.strategy import Loop, Strategy, shares
@@ -99,12 +99,12 @@ def test_each_device_has_the_variables_and_the_moments_of_its_layers() -> None:
         layers |= {id(v): layer for v in layer.trainable_variables if id(v) not in layers}
     devices: dict[keras.Layer, set[str]] = {}
     for variable in state.net.trainable_variables:
-        devices.setdefault(layers[id(variable)], set()).add(placement.device_of(variable)[-5:])
+        devices.setdefault(layers[id(variable)], set()).add(placed.device_of(variable)[-5:])
     # The embedding and two blocks, two blocks and the head.
     assert [devices[one] for one in state.net.layers if one in devices] == [{"CPU:0"}] * 3 + [{"CPU:1"}] * 3
     moments = [v for v in state.optimizer.variables if v.path.endswith("_velocity")]
     for moment, variable in zip(moments, state.net.trainable_variables, strict=True):
-        assert placement.device_of(moment) == placement.device_of(variable)
+        assert placed.device_of(moment) == placed.device_of(variable)
 
 
 def test_the_backward_pass_of_a_layer_runs_on_its_device() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer import flags, model, placement
+from trainer import flags, model
 from trainer.cluster import devices
 from trainer.cluster.spec import Cluster
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.parallel import multi_worker_mirrored
+from trainer.parallel import multi_worker_mirrored, placed
 from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError
 
@@ -32,7 +32,7 @@ class Flags(multi_worker_mirrored.Flags):
 
 class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
     flags = Flags
-    optimizer = placement.PlacedAdamW
+    optimizer = placed.PlacedAdamW
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
         """Return one model on each machine; without GPUs, on as many parts of the CPU as it takes to spread it."""
@@ -56,7 +56,7 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
         return model.build(config, example, devices.sharing(world.mesh.sizes["layers"]))
 
     def add_gradients(self, sums: Sequence[Any], tape: tf.GradientTape, loss: tf.Tensor, variables: Any) -> list[Any]:
-        return placement.add_gradients(sums, loss, variables)
+        return placed.add_gradients(sums, loss, variables)
 
 
 STRATEGY = ModelParallel()

@@ -18,8 +18,8 @@ from trainer.config import Config, due, learning_rate
 from trainer.data import Batch
 from trainer.parallel.multi_worker_mirrored import Mirrored
 from trainer.parallel.parameter_server.heartbeat import Heartbeats
+from trainer.parallel.placed import PlacedAdamW
 from trainer.parallel.strategy import Loop, Strategy
-from trainer.placement import PlacedAdamW
 from trainer.samples.batches import Masked, micro_batches
 from trainer.step.state import SEED, State
 from trainer.step.totals import Totals, measure, score
