@@ -112,10 +112,7 @@ class Lease:
         self._locked.close()
 
     def _require_first(self, own: Claim | None = None) -> None:
-        """Return when no other writer is left; removes dead ones. Raises TrainerError for one that lives.
-
-        Beside our `own` claim, only a writer that has renewed or is older goes first; any other is about to leave.
-        """
+        """Return when no other writer is left; removes dead ones. Raises TrainerError for one that lives."""
         seen: dict[str, tuple[int, float]] = {}
         while others := [claim for claim in _claims(self._folder) if claim.job != self._job]:
             for other in others:
@@ -126,7 +123,7 @@ class Lease:
                 before, since = seen.setdefault(other.job, (renewals, time.monotonic()))
                 if is_locked is False or time.monotonic() > since + EXPIRE_SECONDS:
                     _remove(self._folder, other.job)
-                elif (renewals or other < own) if own else (is_locked or renewals > before):
+                elif _goes_first(other, own, renewals, is_alive=bool(is_locked) or renewals > before):
                     raise _in_use(self._folder, other, renewals)
             time.sleep(LOOK_SECONDS)
 
@@ -158,6 +155,15 @@ class Lease:
                     taken = f"{self._folder.parent}: job {min(jobs)} has taken the folder"
                     say_last(f"{taken}, as this one was silent for {EXPIRE_SECONDS:.0f} s; it ends", "ERROR")
                     os._exit(TrainerError.exit_code)
+
+
+def _goes_first(other: Claim, own: Claim | None, renewals: int, *, is_alive: bool) -> bool:
+    """Whether another writer goes before this job.
+
+    Without a claim of our own each one does that is known to live. Beside ours only one that has renewed or is older
+    does; any other is about to leave.
+    """
+    return renewals > 0 or other < own if own else is_alive
 
 
 def _claims(folder: Path) -> list[Claim]:
