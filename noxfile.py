@@ -130,7 +130,6 @@ def lint(session: nox.Session) -> None:
     tool(session, "mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", "vertex_launch", *map(str, ours))
     tool(session, "mypy", "hooks/post_gen_project.py")
     tool(session, "vulture")
-    tool(session, "hadolint", *(str(path) for path in sorted(PROJECT.glob("frameworks/*/Dockerfile"))))
 
 
 @nox.session

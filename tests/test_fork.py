@@ -61,7 +61,7 @@ def fork(folder: Path) -> Path:
     (folder / PROJECT / "header.txt").write_text(HEADER, encoding="utf-8")
     for place in address_places():
         change(folder / place, owner_and_name(), OURS)
-    change(folder / PROJECT / "frameworks/pytorch/trainer/train.py", "optim.AdamW(groups", "optim.Adam(groups")
+    change(folder / PROJECT / "frameworks/pytorch/trainer/step/state.py", "optim.AdamW(groups", "optim.Adam(groups")
     (folder / PROJECT / "house_rules.py").write_text(RULE, encoding="utf-8")
     for old, new in SETTINGS.items():
         change(folder / PROJECT / "vertex.toml", old, new)
@@ -108,7 +108,7 @@ def test_a_merge_needs_no_hand_and_a_new_file_gets_the_header_of_the_fork(tmp_pa
     house = fork(tmp_path / "template")
     commit(house, "Fork")
     (upstream / PROJECT / "trainer/new.py").write_text('"""New upstream."""\n', encoding="utf-8")
-    change(upstream / PROJECT / "frameworks/pytorch/trainer/train.py", '"""Training, readable', '"""Training, written')
+    change(upstream / PROJECT / "frameworks/pytorch/trainer/step/state.py", '"""State of a run', '"""State of a job')
     commit(upstream, "Add a file, and change one that the fork has changed")
     done(house, "git", "pull", "--quiet", "--no-rebase", "--no-edit", "origin", "main")
     project = cookiecutter(tmp_path, "--no-input").project
@@ -116,8 +116,8 @@ def test_a_merge_needs_no_hand_and_a_new_file_gets_the_header_of_the_fork(tmp_pa
     code = {path: path.read_text(encoding="utf-8") for path in project.rglob("*.py")}
     assert [path for path, text in code.items() if not text.startswith(header)] == []
     assert code[project / "trainer/new.py"] == f'{header}"""New upstream."""\n'
-    assert "optim.Adam(groups" in code[project / "trainer/train.py"]
-    assert '"""Training, written' in code[project / "trainer/train.py"]
+    assert "optim.Adam(groups" in code[project / "trainer/step/state.py"]
+    assert '"""State of a job' in code[project / "trainer/step/state.py"]
     assert not (project / "header.txt").exists()
     for words in (("check",), ("format", "--check")):  # of a project's nox -s lint
         linted = run(project, sys.executable, "-m", "ruff", *words, "--no-cache", ".")

@@ -56,7 +56,7 @@ PROJECT = Project(
 )
 # The same beside the scripts of benchmarks/rivals, of which the image gets trainer/ alone, and where the trainer is.
 BESIDE = replace(PROJECT, folder=ROOT / "benchmarks/rivals", dockerfile="COPY trainer trainer\n")
-WITH_LAUNCHER = replace(PROJECT, folder=ROOT / "{{cookiecutter.project_slug}}/frameworks/pytorch")
+WITH_LAUNCHER = replace(PROJECT, folder=ROOT / "{{cookiecutter.project_slug}}/frameworks/pytorch/parts")
 BUCKETS = Path(tempfile.mkdtemp())
 OTHERS = re.compile(r"[yYnN]|[-+]?[0-9.]+[eE][-+]?[0-9]+")
 # A script beside requirements that do not bring what it imports.

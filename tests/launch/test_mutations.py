@@ -264,7 +264,7 @@ FORBIDDEN: Mapping[str, Callable[[Document, random.Random], None]] = {
 }
 # In vertex.toml, not in the file; or of a study; or of the project's trainer.
 ELSEWHERE_SET = {"region-name", "region-accelerator", "study-counts", "study-metrics", "study-parameters"}
-ELSEWHERE_SET |= {"search-name", "label", "key-name", "key-region", "flags-differ"}
+ELSEWHERE_SET |= {"search-name", "label", "key-name", "key-region", "flags-differ", "evaluator-program"}
 
 
 def test_every_error_has_a_mutation() -> None:

@@ -113,18 +113,23 @@ FLAG_RULES = ("flag-unknown", "flag-value")
 @rule_of_flags("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
     """A flag in args is one that the project's trainer has: a field of Config, or of its --strategy's Flags."""
-    fields = context.project.flags
-    for pool, flag in ((one, flag) for one in job.pools if fields for flag in _flags(one, context)):
-        name = flag.name.partition(".")[0]
-        if context.project.values.get(without := name.removeprefix("no_"), BOOLEAN) == BOOLEAN:
-            name = without
-        takers, (_, strategy) = context.project.takers.get(name, ()), flag_of(pool, "strategy", context)
-        if takers and strategy in {*context.project.values["strategy"]} - {*takers}:
-            fault = f"{_spelled(flag.name)} is for {', '.join(takers)}, not for --strategy {strategy}"
-            yield Finding(flag.place, fault, "leave it out, or choose one of these strategies")
-        if not {name, flag.name} & {*fields, "help"}:
-            fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
-            yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, fields)))
+    for pool in job.pools if context.project.flags else ():
+        _, strategy = flag_of(pool, "strategy", context)
+        for flag in _flags(pool, context):
+            yield from _flag_known(flag, strategy, context.project)
+
+
+def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
+    name = flag.name.partition(".")[0]
+    if project.values.get(without := name.removeprefix("no_"), BOOLEAN) == BOOLEAN:
+        name = without
+    takers = project.takers.get(name, ())
+    if takers and strategy in {*project.values["strategy"]} - {*takers}:
+        fault = f"{_spelled(flag.name)} is for {', '.join(takers)}, not for --strategy {strategy}"
+        yield Finding(flag.place, fault, "leave it out, or choose one of these strategies")
+    if not {name, flag.name} & {*project.flags, "help"}:
+        fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
+        yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, project.flags)))
 
 
 @rule_of_flags("flag-value", "warning", "documented", "trainer")
