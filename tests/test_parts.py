@@ -17,16 +17,19 @@ OF_PARTS = {"pytorch": ("pipeline", "tensor", "horovod"), "tensorflow": ("model_
 LAUNCHER = "requirements/laptop.txt"  # names the folder of its template
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(scope="module", params=FRAMEWORKS)
 def framework(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
 
 
-@pytest.fixture
-def projects(framework: str, tmp_path: Path) -> dict[str, Path]:
+@pytest.fixture(scope="module")
+def projects(framework: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A project of the core, and one with all parts."""
-    return {parts: bake(tmp_path / parts, framework=framework, parts=parts).project for parts in ("core", "all")}
+    return {
+        parts: bake(tmp_path_factory.mktemp(parts), framework=framework, parts=parts).project
+        for parts in ("core", "all")
+    }
 
 
 def files(project: Path) -> dict[str, bytes]:
@@ -69,10 +72,8 @@ def imported(file: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.proof
-def test_a_core_without_searches_and_googles_images_is_whole_too(
-    framework: str, projects: dict[str, Path], tmp_path: Path
-) -> None:
-    project = projects["core"]
+def test_a_core_without_searches_and_googles_images_is_whole_too(framework: str, tmp_path: Path) -> None:
+    project = bake(tmp_path, framework=framework, parts="core").project
     give_environment(project, framework, tmp_path)
     for name in ("jobs/tuning.yaml", "tests/test_tuning.py", "jobs/prebuilt.yaml", "tests/test_package.py"):
         (project / name).unlink()
@@ -82,8 +83,8 @@ def test_a_core_without_searches_and_googles_images_is_whole_too(
 
 @pytest.mark.slow
 @pytest.mark.proof
-def test_a_strategy_that_is_not_there_is_no_choice(framework: str, projects: dict[str, Path], tmp_path: Path) -> None:
-    project = projects["core"]
+def test_a_strategy_that_is_not_there_is_no_choice(framework: str, tmp_path: Path) -> None:
+    project = bake(tmp_path, framework=framework, parts="core").project
     give_environment(project, framework, tmp_path)
     python = str(project / ".venv/bin/python")
     for strategy in OF_PARTS[framework]:

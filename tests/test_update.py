@@ -96,6 +96,7 @@ def test_an_updated_project_trains(updated: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_a_project_of_the_core_gets_all_parts_later(tmp_path: Path) -> None:
     template = copy_template(tmp_path / "template")
     commit(template, "Present")

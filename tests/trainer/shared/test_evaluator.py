@@ -256,6 +256,7 @@ def test_an_evaluator_that_is_stopped_says_so_and_ends(tmp_path: Path) -> None:
         process.wait()
 
 
+@pytest.mark.proof
 def test_a_second_evaluator_and_pool_3_with_the_trainers_command_are_told_what_to_write(tmp_path: Path) -> None:
     pools = {"workerpool0": ["a:1"], "workerpool3": ["b:1", "c:1"]}
     for program, index, words in (
