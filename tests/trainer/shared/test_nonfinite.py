@@ -74,7 +74,7 @@ MOMENT = {
 @pytest.fixture
 def poisoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a run whose tenth step has a sample with such a gradient."""
-    change(tmp_path / "project", "trainer/samples/shards.py", MARK, monkeypatch)
+    change(tmp_path / "project", "trainer/samples/batches.py", MARK, monkeypatch)
     framework = "torch" if find_spec("torch") else "tensorflow"
     change(tmp_path / "project", "trainer/model.py", POISON[framework], monkeypatch)
     return tmp_path / "run"
