@@ -12,7 +12,7 @@ from trainer.reports.speed import COMPARED, Slowest
 
 NAMES = ["workerpool0-0", "workerpool1-0", "workerpool1-1"]
 # What a process does between the beginning of a step and its first message.
-PLACE, FUNCTION = ("model.py", "losses") if find_spec("torch") else ("parallel/multi_worker_mirrored.py", "tensors")
+PLACE, FUNCTION = ("model.py", "losses") if find_spec("torch") else ("parallel/multi_worker_mirrored.py", "on_host")
 SLOW = f"""
 _fast = {FUNCTION}
 
