@@ -80,10 +80,13 @@ class OfItsOwn(Framework):
     """What its owner runs."""
 
     parts = "core"
-    quick: ClassVar[Sequence[str]] = ()  # chooses the tests that are run at each change
 
-    def test_the_generated_project_passes_its_own_tests(self, project: Path) -> None:
-        self.pass_tests(project, *self.quick)
+    def test_the_generated_project_passes_its_own_quick_tests(self, project: Path) -> None:
+        self.pass_tests(project, "-m", "not slow")
+
+    @pytest.mark.proof
+    def test_the_generated_project_passes_all_its_own_tests(self, project: Path) -> None:
+        self.pass_tests(project)
 
     def pass_tests(self, project: Path, *chosen: str) -> None:
         done = run(project, sys.executable, "-m", "nox", "--session", "tests", "--", *chosen)
@@ -219,11 +222,6 @@ class TestPyTorchOfItsOwn(OfItsOwn):
 
 class TestTensorFlowOfItsOwn(OfItsOwn):
     framework = "tensorflow"
-    quick = ("-m", "not slow")
-
-    @pytest.mark.proof
-    def test_the_generated_project_passes_all_its_own_tests(self, project: Path) -> None:
-        self.pass_tests(project)
 
 
 class TestPyTorch(OfTheTemplate):
