@@ -24,16 +24,10 @@ VIEWS = {"gitlab": "-/blob", "bitbucket": "src", "codeberg": "src", "gitea": "sr
 
 
 def lay(overlays: str, choice: str) -> None:
-    """Move OVERLAYS/CHOICE/, which mirrors the project's folders, over the project."""
-    shutil.copytree(f"{overlays}/{choice}", ".", dirs_exist_ok=True)
+    """Move OVERLAYS/CHOICE/, which mirrors the project's folders, over the project; of "" nothing."""
+    if choice:
+        shutil.copytree(f"{overlays}/{choice}", ".", dirs_exist_ok=True)
     shutil.rmtree(overlays)
-
-
-def lay_parts(choice: str) -> None:
-    """Move parts/, which mirrors the project's folders, too, over the project; for the core alone delete it."""
-    if choice == "all":
-        shutil.copytree("parts", ".", dirs_exist_ok=True)
-    shutil.rmtree("parts")
 
 
 def drop_reducers(machine: str) -> None:
@@ -144,7 +138,7 @@ def cd_target() -> str:
 if __name__ == "__main__":
     lay("examples", ANSWERS["example"])  # which has files for each framework
     lay("frameworks", ANSWERS["framework"])  # which has files of parts, too
-    lay_parts(ANSWERS["parts"])
+    lay("parts", {"all": ".", "core": ""}[ANSWERS["parts"]])
     drop_reducers(ANSWERS["worker_machine"])
     put_license(ANSWERS["license"])
     add_header()

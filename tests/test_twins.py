@@ -70,6 +70,33 @@ def explained(name: str) -> str:
     return next((way for way in ways if way in DIFFERENT), last if last in LIBRARY and name.count(".") > 1 else "")
 
 
+# What does not depend on the framework, and stands in both so that a project reads as one: nothing may change in one.
+REPEATED = {
+    "checkpoints/disagreement.py": {"require_alike", "Answers", "repeated", "require_same_answers"},
+    "cluster/preemption.py": {"StoppedError", "Told"},
+    "describe/estimate.py": {"ResourceEstimate"},
+    "reports/nonfinite.py": {"GradientError"},
+    "reports/profile.py": {"steps_ahead", "split", "covered"},
+    "reports/reports.py": {"conclude", "Reporter"},
+    "step/totals.py": {"require_one_per_sample"},
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_what_twins_repeat_is_the_same_word_for_word(name: str) -> None:
+    one, other = (
+        {
+            part.name: ast.dump(part)
+            for part in ast.parse(file.read_text(encoding="utf-8")).body
+            if hasattr(part, "name")
+        }
+        for file in (
+            ROOT / PROJECT / "frameworks" / framework / "trainer" / name for framework in ("pytorch", "tensorflow")
+        )
+    )
+    assert {part for part in one.keys() & other.keys() if one[part] == other[part]} == REPEATED[name]
+
+
 def test_there_are_twins() -> None:
     assert len(twins()) >= 9
 

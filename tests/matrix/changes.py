@@ -26,14 +26,14 @@ def {function}(*arguments):
     return _{function}(*arguments)
 """
 HANGS = '__import__("time").sleep(3000)'
-EVALUATION = """
+EVALUATION = f"""
 _evaluation = Data.evaluation
 
 
 def evaluation(self, *arguments):
     for number, part in enumerate(_evaluation(self, *arguments)):
         if number == 1 and _here("hangs"):
-            __import__("time").sleep(3000)
+            {HANGS}
         yield part
 
 

@@ -33,9 +33,8 @@ class Project:
     flags: Mapping[str, object] = field(default_factory=dict)  # of `python -m trainer.task`, with plain defaults
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what those flags take: int, float, or choices
     dockerfile: str = ""  # of our image
-    takers: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # flag -> strategies that have it, if not all do
+    # flag -> strategies that have it, if not all do
+    takers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()  # that the trainer is seen to report of held-out samples
     names: frozenset[str] = frozenset()  # that stand in the trainer's files, in quotes or as keywords
     outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it

@@ -28,10 +28,7 @@ NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 BOOLEAN = ("bool",)
 FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
 STRATEGIES = "trainer/parallel"  # the folder of the strategies' modules
-COMMON, OWN = (
-    "StrategyFlags",
-    "Flags",
-)  # the class in its strategy.py of flags for all of them, and in a module of its own
+COMMON, OWN = "StrategyFlags", "Flags"  # the classes of flags: of all strategies, in strategy.py, and of a module
 NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
 NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=

@@ -141,7 +141,7 @@ def job(count: int, servers: int = 0, evaluated: bool = False) -> dict[str, Any]
 
 
 def pool(count: int, module: str) -> dict[str, Any]:
-    """So many replicas that run a module."""
+    """Return a pool of so many replicas that run a module."""
     return {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": count,

@@ -72,26 +72,28 @@ def test_who_has_the_answer_does_not_meet_the_roll_call_again_at_the_chiefs_addr
         assert leads.result(timeout=DEADLINE) == ""
 
 
-def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> None:
-    told = [{"--seed": "0", "--steps": "9"}, {"--seed": "7", "--steps": "9"}, {"--seed": "7", "--steps": "8"}]
-    with ThreadPoolExecutor(3) as pool:
-        pairs = zip(clusters(3), told, strict=True)
+def refused(told: list[dict[str, str]]) -> list[BaseException | None]:
+    """The errors of replicas that were told these facts, of each one."""
+    with ThreadPoolExecutor(len(told)) as pool:
+        pairs = zip(clusters(len(told)), told, strict=True)
         calls = [pool.submit(rollcall.call, replica, PATIENCE, (), facts) for replica, facts in pairs]
-        learned = {str(one.exception(timeout=DEADLINE)) for one in calls}
-    assert learned == {
+        return [one.exception(timeout=DEADLINE) for one in calls]
+
+
+def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> None:
+    errors = refused(
+        [{"--seed": "0", "--steps": "9"}, {"--seed": "7", "--steps": "9"}, {"--seed": "7", "--steps": "8"}]
+    )
+    assert {*map(str, errors)} == {
         "rollcall: --seed is 7 in workerpool1-0 and workerpool1-1 and 0 in workerpool0-0; --steps is 8 in workerpool1-1"
         " and 9 in workerpool0-0: give all replicas the same, or go on with --anyway"
     }
-    assert not any(isinstance(one.exception(), RollcallError) for one in calls)  # which another start might cure
+    assert not any(isinstance(error, RollcallError) for error in errors)  # which another start might cure
 
 
 def test_of_another_strategy_whose_flags_are_others_the_strategy_is_named_alone() -> None:
-    told = [{"--strategy": "ddp", "--bucket-cap-mb": "64"}, {"--strategy": "fsdp", "--degree": "None"}]
-    with ThreadPoolExecutor(2) as pool:
-        pairs = zip(clusters(2), told, strict=True)
-        calls = [pool.submit(rollcall.call, replica, PATIENCE, (), facts) for replica, facts in pairs]
-        learned = {str(one.exception(timeout=DEADLINE)) for one in calls}
-    assert learned == {
+    errors = refused([{"--strategy": "ddp", "--bucket-cap-mb": "64"}, {"--strategy": "fsdp", "--degree": "None"}])
+    assert {*map(str, errors)} == {
         "rollcall: --strategy is fsdp in workerpool1-0 and ddp in workerpool0-0: give all replicas the same, or go on"
         " with --anyway"
     }

@@ -56,8 +56,8 @@ def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
     known = {field.name for field in fields(strategy.flags)}
     for word in (word.partition("=")[0] for word in argv if word.startswith("--")):
         name = word.removeprefix("--").replace("-", "_")
-        if {name, name.removeprefix("no_")} & known:
+        names = {name, name.removeprefix("no_")}
+        if names & known:
             continue
-        takers = [other for other in flags.strategies() if {name, name.removeprefix("no_")} & {*own_flags(load(other))}]
-        if takers:
+        if takers := [other for other in flags.strategies() if names & {*own_flags(load(other))}]:
             yield f"{word} is for {', '.join(takers)}, not for --strategy {strategy.name}"

@@ -69,7 +69,7 @@ class ParameterServer(Strategy):
         return cluster.servers
 
     def reads_data(self, cluster: Cluster) -> bool:
-        return cluster.name == cluster.chief.name
+        return cluster.is_chief
 
     @contextlib.contextmanager
     def join(self, config: StrategyFlags, cluster: Cluster, mesh: Mesh) -> Iterator[World | None]:
@@ -77,7 +77,7 @@ class ParameterServer(Strategy):
 
         Raises PeerError where another replica does not start or is lost, TrainerError where its work fails.
         """
-        if cluster.name != cluster.chief.name:
+        if not cluster.is_chief:
             serve(cluster, config.collective_timeout)
             yield None
             return
