@@ -52,7 +52,13 @@ def reporter(
     """Reports of a run with these flags, which has its logs in this folder and begins now."""
     job = Job(Config(**flags), Storage(logs=folder / "logs", trial=trial), folder)
     return Reporter(
-        job, Clock(time.monotonic()), batch(1), is_chief=is_chief, start=start, device_count=device_count, flops=flops
+        job,
+        Clock(time.monotonic(), TRAINING),
+        batch(1),
+        is_chief=is_chief,
+        start=start,
+        device_count=device_count,
+        flops=flops,
     )
 
 
@@ -168,9 +174,9 @@ def test_what_is_no_step_is_not_counted_as_one_and_waiting_for_data_is_told(
     clock = Clock(stopped.now)
     job = Job(Config(), Storage(logs=tmp_path), tmp_path)
     reports = Reporter(job, clock, batch(1), is_chief=True, start=0, device_count=1)
-    for part, seconds in ((DATA, 0.5), (FIRST_STEP, 1.0), (CHECKPOINTS, 100.0), (TRAINING, 0.5)):
+    for phase, seconds in ((DATA, 0.5), (FIRST_STEP, 1.0), (CHECKPOINTS, 100.0), (TRAINING, 0.5)):
+        clock.begin(phase)
         stopped.now += seconds
-        clock.lap(part)
     reports.training(2, {})
     (line,) = lines(capsys.readouterr().out)
     assert (line["train/step_seconds"], line["train/data_seconds"]) == (1.0, 0.25)
@@ -189,11 +195,12 @@ def test_communication_is_told_where_it_is_a_notable_part_of_a_step(
     assert lines(capsys.readouterr().out)[0]["message"].endswith(told)
 
 
-def test_all_parts_are_the_whole_time_and_what_trained_is_the_goodput(stopped: Time) -> None:
+def test_all_phases_are_the_whole_time_and_what_trained_is_the_goodput(stopped: Time) -> None:
     clock = Clock(stopped.now)
-    for part, seconds in ((START, 2.0), (DATA, 0.5), (TRAINING, 6.0), (EXPORT, 1.5)):
+    for phase, seconds in ((START, 2.0), (DATA, 0.5), (TRAINING, 6.0), (EXPORT, 1.5)):
+        clock.begin(phase)
         stopped.now += seconds
-        clock.lap(part)
+    clock.begin(EXPORT)
     assert str(clock) == "goodput 60%: of 10.0 s 6.0 trained; start 2.0, data 0.5, export 1.5"
     assert (clock.goodput, sum(clock.seconds.values())) == (0.6, 10.0)
 
@@ -203,7 +210,7 @@ def test_steps_that_a_start_before_had_taken_and_lost_are_counted_and_train_noth
 ) -> None:
     before = TensorBoard(tmp_path)
     before.write(4, {"train/loss": 1.0})
-    clock = Clock(stopped.now)
+    clock = Clock(stopped.now, TRAINING)
     job = Job(Config(), Storage(logs=tmp_path), tmp_path)
     after = Reporter(job, clock, batch(1), is_chief=True, start=2, device_count=1)
     for step in (4, 6):

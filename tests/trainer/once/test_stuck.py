@@ -77,9 +77,7 @@ def test_a_process_in_c_code_that_never_returns_is_told_with_its_stack(
 ) -> None:
     program = tmp_path / "hangs.py"
     program.write_text(HANGS.format(project=str(PROJECT)))
-    with subprocess.Popen(
-        [sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([sys.executable, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout
             process.stdout.readline()

@@ -7,6 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,26 @@ from tests.training import DEADLINE, PROJECT, train
 from trainer.reports.speed import Clock
 
 
-def test_a_lap_may_leave_its_last_seconds_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("idle", "waited"), [(3.0, 3.0), (math.inf, 4.0), (0.0, 0.0)])
+def test_seconds_for_which_the_device_had_nothing_to_do_until_a_batch_came_are_of_the_data(
+    idle: float, waited: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    clock = Clock(last=90.0)
-    clock.lap("training", excluding=3.0)
-    clock.lap("data")
-    assert clock.seconds == {"training": 7.0, "data": 3.0}
-    now = 105.0
-    clock.lap("training", excluding=math.inf)
-    clock.lap("data")
-    assert clock.seconds == {"training": 7.0, "data": 8.0}
+
+    def batches() -> Iterator[int]:
+        nonlocal now
+        for batch in range(2):
+            now += 4.0
+            yield batch
+
+    clock = Clock(last=now, current="training")
+    for _ in clock.timed(batches(), lambda: lambda: idle):
+        now += 6.0
+    with clock.phase("reports"):
+        now += 1.0
+    clock.begin("training")
+    assert clock.seconds == {"training": 20 - 2 * waited, "data": 2 * waited, "reports": 1.0}
 
 
 @pytest.mark.proof

@@ -1,7 +1,7 @@
 """Speed of a run: where its seconds go, which replica is slow, and which share of the GPUs' peak the model uses.
 
-Each second belongs to one part, and the share that trained is the goodput. A lap ends a part: the time since the lap
-before is that part's. So all parts together are the time since the program began.
+Each second belongs to one phase, and the share that trained is the goodput. A run goes through START, FIRST_STEP,
+TRAINING and EXPORT; the others interrupt these. So all phases together are the time since the program began.
 """
 
 import os
@@ -10,6 +10,7 @@ import statistics
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -50,38 +51,47 @@ def process_start() -> float:
 
 @dataclass
 class Clock:
-    """Seconds of each part of a run; another process of this machine may go on with it."""
+    """Seconds of each phase of a run; another process of this machine may go on with it."""
 
-    last: float = field(default_factory=time.monotonic)
+    last: float = field(default_factory=time.monotonic)  # until then all is counted
+    current: str = START
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     repeats: bool = False  # whether the present steps were taken before
 
-    def lap(self, part: str, excluding: float = 0.0) -> None:
-        """Add the time since the last lap to this part, without its last `excluding` seconds."""
-        end = max(time.monotonic() - excluding, self.last)
-        part = REPEATED if self.repeats and part == TRAINING else part
-        self.seconds[part] += end - self.last
-        self.last = end
+    def begin(self, phase: str) -> None:
+        """Count the time until now, and go on to this phase."""
+        now = time.monotonic()
+        self.seconds[REPEATED if self.repeats and self.current == TRAINING else self.current] += now - self.last
+        self.last, self.current = now, phase
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of the block as this phase's, then go on with the phase before."""
+        before = self.current
+        self.begin(name)
+        yield
+        self.begin(before)
 
     def timed(self, batches: Iterator[Item], idle_timer: IdleTimer | None) -> Iterator[Item]:
-        """Yield the batches and time how long the device waited for each.
+        """Yield the batches and count how long the device waited for each.
 
         Args:
             idle_timer: returns a function that returns for how many seconds the device has had nothing to do; None
                 where nobody can tell.
         """
-        idle = idle_timer and idle_timer()
+        asked, idle = time.monotonic(), idle_timer and idle_timer()
         for batch in batches:
-            self.lap(TRAINING, excluding=idle() if idle else 0.0)
             if idle:
-                self.lap(DATA)
+                waited = min(idle(), time.monotonic() - asked)
+                self.seconds[DATA] += waited
+                self.last += waited  # it is no time of the present phase any more
             yield batch
-            idle = idle_timer and idle_timer()
+            asked, idle = time.monotonic(), idle_timer and idle_timer()
 
     @property
     def stepping(self) -> float:
         """Seconds of all steps, with their waits for data."""
-        return sum(self.seconds.get(part, 0.0) for part in (FIRST_STEP, REPEATED, TRAINING, DATA))
+        return sum(self.seconds.get(phase, 0.0) for phase in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
     def goodput(self) -> float:
@@ -90,7 +100,7 @@ class Clock:
 
     def __str__(self) -> str:
         """`goodput 83 %: of 312.1 s 259.0 trained; start 12.3, roll call 3.0, first step 9.1, data 4.2, ...`"""
-        rest = ", ".join(f"{part} {taken:.1f}" for part, taken in self.seconds.items() if part != TRAINING)
+        rest = ", ".join(f"{phase} {taken:.1f}" for phase, taken in self.seconds.items() if phase != TRAINING)
         whole = sum(self.seconds.values())
         return f"goodput {self.goodput:.0%}: of {whole:.1f} s {self.seconds[TRAINING]:.1f} trained; {rest}"
 

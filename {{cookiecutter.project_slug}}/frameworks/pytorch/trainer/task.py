@@ -9,7 +9,7 @@ from trainer.cluster import rollcall, spec
 from trainer.config import Job, facts
 from trainer.parallel import choice
 from trainer.parallel.strategy import Strategy
-from trainer.reports.speed import ROLL_CALL, START, Clock, process_start
+from trainer.reports.speed import ROLL_CALL, Clock, process_start
 from trainer.samples import shards
 from trainer.vertex import lease, reducers, storage, writable
 from trainer.vertex.log import exit_code
@@ -36,9 +36,8 @@ def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[s
     config, cluster, gpus = job.config, job.cluster, torch.cuda.is_available()
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     layout = mesh.of_job(job, strategy, environ.get("CXX", ""))
-    clock.lap(START)
-    rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
-    clock.lap(ROLL_CALL)
+    with clock.phase(ROLL_CALL):
+        rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
     processes.launch(cluster, layout, patience, partial(train.run, job, strategy, layout, clock))
 

@@ -17,7 +17,7 @@ from trainer.parallel.precision import autocast, precision
 from trainer.parallel.strategy import Strategy
 from trainer.reports.reports import Reports, conclude
 from trainer.reports.sinks import Values
-from trainer.reports.speed import Clock
+from trainer.reports.speed import EVALUATION, EXPORT, Clock
 from trainer.samples.batches import Data, largest_part
 from trainer.samples.fingerprint import require_same
 from trainer.step.state import State, new_model, new_optimizer, step_seed
@@ -59,9 +59,12 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
             reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint
             checkpoints.step(state)
             if state.step < config.steps and due(state.step, config, config.evaluate_every):
-                reports.heldout(state.step, evaluate(config, strategy, net, data, world))
-        final = evaluate(config, strategy, net, data, world)
-        reports.heldout(state.step, final)
+                with clock.phase(EVALUATION):
+                    reports.heldout(state.step, evaluate(config, strategy, net, data, world))
+        with clock.phase(EVALUATION):
+            final = evaluate(config, strategy, net, data, world)
+            reports.heldout(state.step, final)
+        clock.begin(EXPORT)
     return final, ask()
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainer.cluster import program, rollcall, spec
-from trainer.reports.speed import ROLL_CALL, START, Clock, process_start
+from trainer.reports.speed import ROLL_CALL, Clock, process_start
 from trainer.vertex import lease, storage, writable
 from trainer.vertex.errors import no_exit
 from trainer.vertex.log import exit_code
@@ -42,10 +42,9 @@ def launch(job: "Job", strategy: "Strategy", clock: Clock) -> None:
     config = job.config
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     mesh = strategy.lay_out(config, job.cluster, job.shards)
-    clock.lap(START)
     versions = {"TensorFlow": tf.__version__, "Keras": keras.__version__}
-    rollcall.call(job.cluster, patience, strategy.servers(job.cluster), facts(config, **versions))
-    clock.lap(ROLL_CALL)
+    with clock.phase(ROLL_CALL):
+        rollcall.call(job.cluster, patience, strategy.servers(job.cluster), facts(config, **versions))
     with no_exit(job.cluster.name):
         train.run(job, strategy, mesh, clock)
 

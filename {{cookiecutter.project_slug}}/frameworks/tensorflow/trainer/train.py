@@ -13,7 +13,7 @@ from trainer.data import Batch
 from trainer.parallel.strategy import Loop, Spread, Strategy, shares
 from trainer.reports.reports import Reports, conclude
 from trainer.reports.sinks import Values
-from trainer.reports.speed import Clock
+from trainer.reports.speed import EVALUATION, EXPORT, Clock
 from trainer.samples.batches import Data
 from trainer.samples.fingerprint import require_same
 from trainer.step.optimizers import new_optimizer, require_keras
@@ -60,9 +60,12 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
             reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint
             checkpoints.step(state)
             if state.step < config.steps and due(state.step, config, config.evaluate_every):
-                reports.heldout(state.step, evaluate(spread, data, world))
-        final = evaluate(spread, data, world)
-        reports.heldout(state.step, final)
+                with clock.phase(EVALUATION):
+                    reports.heldout(state.step, evaluate(spread, data, world))
+        with clock.phase(EVALUATION):
+            final = evaluate(spread, data, world)
+            reports.heldout(state.step, final)
+        clock.begin(EXPORT)
     return final, answers(job, state.net, data, world)
 
 

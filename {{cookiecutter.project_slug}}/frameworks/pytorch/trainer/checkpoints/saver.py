@@ -86,12 +86,11 @@ class Checkpoints(Background):
             PeerError: copies of the model are not alike.
         """
         by = self._last_moment.by(state.step)
-        if by or due(state.step, self._config, self._config.checkpoint_every):
-            self.save(state)
-            self._clock.lap(CHECKPOINTS)
-        elif (every := self._config.compare_ranks_every) and state.step % every == 0:
-            self.compare(state)
-            self._clock.lap(CHECKPOINTS)
+        with self._clock.phase(CHECKPOINTS):
+            if by or due(state.step, self._config, self._config.checkpoint_every):
+                self.save(state)
+            elif (every := self._config.compare_ranks_every) and state.step % every == 0:
+                self.compare(state)
         if by:
             self.wait()
             self._writers.wait()  # the chief commits last
@@ -124,8 +123,9 @@ class Checkpoints(Background):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # a notice stays without effect from now on: after the last step this process finishes
-        self._clock.lap(LAST_CHECKPOINT)
+        with self._clock.phase(LAST_CHECKPOINT):
+            super().__exit__(*error)
+        # A notice stays without effect from now on: after the last step this process finishes.
 
 
 def new_stager(device: torch.device) -> AsyncStager:

@@ -16,11 +16,9 @@ from trainer.reports import nonfinite, profile
 from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, describe, last_reported, sinks
 from trainer.reports.speed import (
     DATA,
-    EVALUATION,
     EXPORT,
     FIRST_STEP,
     REPORTS,
-    START,
     TRAINING,
     Clock,
     Slowest,
@@ -36,7 +34,7 @@ from trainer.vertex.log import say, warn
 
 def conclude(job: Job, clock: Clock, final: Values) -> None:
     """Say what the run has reached, where its model is, and where its time went, when the export has ended."""
-    clock.lap(EXPORT)
+    clock.begin(EXPORT)  # which counts it until now
     say(f"{describe(final)}; model in {job.storage.model}", **final)
     say(str(clock), goodput=clock.goodput, seconds=dict(clock.seconds))
 
@@ -80,29 +78,30 @@ class Reporter:
             TrainerError: the loss is no number any more, or infinite. In all processes, which are told the same values.
         """
         clock = self._clock
-        clock.lap(TRAINING)  # a GPU has worked until the values were there
-        steps = step - self._reported
-        seconds = (clock.stepping - self._stepping) / steps
-        speed = {f"{TRAIN}{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
-        speed |= {f"{TRAIN}step_seconds": seconds, PER_DEVICE: self._per_step["samples"] / seconds / self._device_count}
-        if DATA in clock.seconds:  # else nobody knows how long the device has waited
-            speed[f"{TRAIN}data_seconds"] = (clock.seconds[DATA] - self._waiting) / steps
-        speed |= {f"{TRAIN}mfu": self._flops / seconds} if self._flops else {}
-        self._write(step, {f"{TRAIN}{name}": value for name, value in values.items()} | speed)
+        with clock.phase(REPORTS):  # a GPU has worked until the values were there
+            reported = {f"{TRAIN}{name}": value for name, value in values.items()}
+            self._write(step, reported | self._speed(step - self._reported))
         if not math.isfinite(values.get("loss", 0.0)):
             raise TrainerError(
                 f"the loss is no number any more, since a step after {self._reported}; lower --learning-rate or --clip,"
                 " or look for a sample or an operation that gives none"
             )
         self._reported, self._stepping, self._waiting = step, clock.stepping, clock.seconds.get(DATA, 0.0)
-        clock.lap(REPORTS)
         clock.repeats = step < self._last_start
 
     def heldout(self, step: int, values: Values) -> None:
         """Report the evaluation that has just ended."""
-        self._clock.lap(EVALUATION)
-        self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
-        self._clock.lap(REPORTS)
+        with self._clock.phase(REPORTS):
+            self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
+
+    def _speed(self, steps: int) -> Values:
+        """Return the speeds of the last `steps` steps."""
+        seconds = (self._clock.stepping - self._stepping) / steps
+        speed = {f"{TRAIN}{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
+        speed |= {f"{TRAIN}step_seconds": seconds, PER_DEVICE: self._per_step["samples"] / seconds / self._device_count}
+        if DATA in self._clock.seconds:  # else nobody knows how long the device has waited
+            speed[f"{TRAIN}data_seconds"] = (self._clock.seconds[DATA] - self._waiting) / steps
+        return speed | ({f"{TRAIN}mfu": self._flops / seconds} if self._flops else {})
 
     def _write(self, step: int, values: Values) -> None:
         for write in self._sinks:
@@ -126,7 +125,7 @@ class Reports(Reporter):
         )
         # Last: what is traced from the first step on must not hold the start.
         self._trace = profile.Trace(job, state.step, world.is_chief)
-        self._clock.lap(START)
+        self._clock.begin(FIRST_STEP)
 
     def traced(self, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Batch, ...]]:
         """Yield the batches of the loop, whose traced steps end with all that the loop does after them."""
@@ -134,8 +133,8 @@ class Reports(Reporter):
         idle_timer = None if tf.config.list_physical_devices("GPU") else (lambda: lambda: math.inf)
         for batch in self._clock.timed(batches, idle_timer):
             yield batch
-            self._trace.step(self._step)
-            self._clock.lap(REPORTS)
+            with self._clock.phase(REPORTS):
+                self._trace.step(self._step)
 
     def step(self, state: State, totals: Totals) -> None:
         """Count a step that was taken, and report where a report, an evaluation or a checkpoint is due.
@@ -147,10 +146,9 @@ class Reports(Reporter):
         self._totals += totals
         config, step = self._job.config, state.step
         stuck.took(step)
-        is_first = FIRST_STEP not in self._clock.seconds
-        if is_first:  # the gradients have been all-reduced
+        if self._clock.current == FIRST_STEP:  # the gradients have been all-reduced
             self._reducers = self._settle_reducers()
-        self._clock.lap(FIRST_STEP if is_first else TRAINING)
+            self._clock.begin(TRAINING)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
             if (skipped := int(state.skipped.read_value())) > config.skip_nonfinite:
                 raise nonfinite.error(self._job, self._strategy, self._world, state)
@@ -163,7 +161,6 @@ class Reports(Reporter):
             self.training(step, values | timed)
             self._totals = 0.0
         self._step = step
-        self._clock.lap(REPORTS)
 
     def _settle_reducers(self) -> dict[str, float]:
         """Find out whether the reducers are used; parameter servers are none."""
