@@ -16,7 +16,7 @@ from trainer.parallel.strategy import Strategy, StrategyFlags
 from trainer.vertex.errors import TrainerError
 
 
-def parse(argv: Sequence[str]) -> tuple[Strategy, StrategyFlags]:
+def parse(argv: Sequence[str], program: str = "trainer.task") -> tuple[Strategy, StrategyFlags]:
     """Flags -> the strategy that they name, and a Config with its flags.
 
     A wrong flag exits with a usage message, a wrong value raises TrainerError.
@@ -26,7 +26,7 @@ def parse(argv: Sequence[str]) -> tuple[Strategy, StrategyFlags]:
         raise TrainerError("; ".join(foreign))
     own = ", ".join(map(flags.flag, own_flags(strategy))) or "none"
     purpose = f"{inspect.getdoc(Config)}\n\nFlags that not every strategy has, of --strategy {strategy.name}: {own}."
-    config = tyro.cli(strategy.flags, args=list(argv), prog="python -m trainer.task", description=purpose)
+    config = tyro.cli(strategy.flags, args=list(argv), prog=f"python -m {program}", description=purpose)
     if wrong := [*configs.findings(config), *config.findings()]:
         raise TrainerError("; ".join(wrong))
     return strategy, config

@@ -49,7 +49,8 @@ def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job],
     Raises:
         TrainerError: this is a second evaluator, an output cannot be written, or as `score_all`.
     """
-    (_, config), folders, cluster = choice.parse(argv), storage.from_env(environ), spec.from_env(environ)
+    _, config = choice.parse(argv, "trainer.evaluator")
+    folders, cluster = storage.from_env(environ), spec.from_env(environ)
     if not cluster.name.endswith("-0"):
         raise TrainerError(f"{cluster.name}: one evaluator scores all checkpoints; set replicaCount of pool 3 to 1")
     writable.require_writable(folders, OUTPUTS)

@@ -13,7 +13,7 @@ from trainer.vertex.log import exit_code
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Print the estimate. Raises TrainerError for a fault that the user can cure."""
-    _, config = choice.parse(argv)
+    _, config = choice.parse(argv, "trainer.describe")
     print(estimate.describe(config, shards.example(config, storage.from_env(environ))).to_json())
 
 

@@ -18,7 +18,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     from trainer.parallel import choice
     from trainer.samples import shards
 
-    _, config = choice.parse(argv)
+    _, config = choice.parse(argv, "trainer.describe")
     tf.config.set_visible_devices([], "GPU")  # TensorFlow would take the memory of GPUs that it does not use
     print(estimate.describe(config, shards.example(config, storage.from_env(environ))).to_json())
 
