@@ -94,7 +94,7 @@ class Reporter:
         with self._clock.phase(REPORTS):
             self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
 
-    def _speed(self, steps: int) -> Values:
+    def _speed(self, steps: int) -> dict[str, float]:
         """Return the speeds of the last `steps` steps."""
         seconds = (self._clock.stepping - self._stepping) / steps
         speed = {f"{TRAIN}{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
