@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
-from trainer import model, placement, train
+from trainer import model, train
 from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes, spec, world
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, Job
-from trainer.parallel import choice, model_parallel, placed
+from trainer.parallel import choice, model_parallel, placed, placement
 from trainer.parallel.model_parallel import ModelParallel
 from trainer.parallel.multi_worker_mirrored import Flags, MultiWorkerMirrored
 from trainer.parallel.strategy import Loop, Strategy, shares

@@ -16,8 +16,9 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from trainer import flags, placement
+from trainer import flags
 from trainer.data import Batch, DataFlags
+from trainer.parallel import placement
 from trainer.vertex.errors import TrainerError
 
 

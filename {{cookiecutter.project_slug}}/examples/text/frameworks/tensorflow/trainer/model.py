@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 from keras import layers, ops
 
-from trainer import placement
 from trainer.data import BYTES, Batch, DataFlags
+from trainer.parallel import placement
 from trainer.vertex.errors import TrainerError
 
 
