@@ -10,8 +10,8 @@ import vertex_launch
 from tests.test_telemetry import lines, reporter
 from tests.training import PROJECT
 from trainer.parallel.choice import parse
+from trainer.reports.sinks import MetricFile
 from trainer.vertex.storage import Trial
-from trainer.vertex.tuning import MetricFile
 
 
 def test_the_trainer_takes_what_the_tuning_job_tries() -> None:

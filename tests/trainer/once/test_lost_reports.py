@@ -10,10 +10,9 @@ import pytest
 
 from tests.test_telemetry import lines, read_curves
 from tests.training import DEADLINE, PROJECT
-from trainer.reports.sinks import TensorBoard, last_reported
+from trainer.reports.sinks import MetricFile, TensorBoard, last_reported
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Trial
-from trainer.vertex.tuning import MetricFile
 
 SMALL_DISK = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=4k none "$0" && exec "$@"')
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")

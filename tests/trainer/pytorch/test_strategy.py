@@ -22,7 +22,7 @@ from trainer import model
 from trainer.config import Config, learning_rate
 from trainer.data import Batch
 from trainer.parallel import mesh as layout
-from trainer.parallel.precision import precision
+from trainer.parallel.strategy import precision
 from trainer.samples import batches, shards
 from trainer.samples.shards import Dataset
 from trainer.vertex.errors import TrainerError

@@ -4,10 +4,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from trainer.describe.estimate import ResourceEstimate
-from trainer.reports.sinks import TensorBoard
+from trainer.reports.sinks import MetricFile, TensorBoard
 from trainer.reports.speed import peak_flops
 from trainer.vertex.storage import Trial
-from trainer.vertex.tuning import MetricFile
 from vertex_launch import catalog
 from vertex_launch.local.jobs import metric_file
 from vertex_launch.plan import workload

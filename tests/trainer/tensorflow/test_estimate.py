@@ -12,7 +12,7 @@ from tests.samples import EXAMPLE, batch
 from trainer import model
 from trainer.config import Config
 from trainer.describe import estimate
-from trainer.step.optimizers import new_optimizer
+from trainer.step.state import new_optimizer
 
 Precision = Literal["auto", "float32", "bfloat16"]
 

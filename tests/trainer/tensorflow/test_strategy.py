@@ -26,7 +26,7 @@ from trainer.reports.speed import Clock
 from trainer.samples import shards
 from trainer.samples.batches import Data
 from trainer.samples.fingerprint import Fingerprint
-from trainer.step import optimizers
+from trainer.step import state as states
 from trainer.step.state import State
 from trainer.step.totals import means, names
 from trainer.vertex.errors import LostPeerError, TrainerError
@@ -49,7 +49,7 @@ def losses(folder: Path, devices: list[str], config: Config, layers: int = 0) ->
 
 
 def loop(config: Config, state: State) -> Loop:
-    return Loop(config, names(state.net, batch(1)), train.train_step, optimizers.new_optimizer)
+    return Loop(config, names(state.net, batch(1)), train.train_step, states.new_optimizer)
 
 
 def on(devices: list[str], layers: int = 0) -> World:
@@ -170,7 +170,7 @@ def dropping(config: Config, world: World) -> State:
     with world.strategy.scope():
         net = Dropping(config)
         net(batch(1).inputs)
-        return State(net, optimizers.new_optimizer(config, net.trainable_variables))
+        return State(net, states.new_optimizer(config, net.trainable_variables))
 
 
 def test_each_device_drops_its_own_numbers_and_a_resumed_run_the_same_again(folder: Path, tmp_path: Path) -> None:
@@ -252,10 +252,10 @@ def test_the_precision_is_the_flag_s_and_bfloat16_of_itself_only_on_gpus_that_ha
 
 
 def test_a_keras_with_other_inner_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimizers.require_keras()
-    monkeypatch.setattr(optimizers, "PRIVATE", ("_renamed",))
+    states.require_keras()
+    monkeypatch.setattr(states, "PRIVATE", ("_renamed",))
     with pytest.raises(TrainerError, match=rf"Keras {keras.__version__} has no _renamed, .* install the version of"):
-        optimizers.require_keras()
+        states.require_keras()
 
 
 def test_a_reducer_is_not_in_the_cluster_that_the_strategy_waits_for() -> None:

@@ -13,8 +13,7 @@ from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, Job, due, learning_rate
 from trainer.data import Batch
-from trainer.parallel.precision import autocast, precision
-from trainer.parallel.strategy import Strategy
+from trainer.parallel.strategy import Strategy, autocast, precision
 from trainer.reports.reports import Reports, conclude
 from trainer.reports.sinks import Values
 from trainer.reports.speed import EVALUATION, EXPORT, Clock

@@ -16,8 +16,7 @@ from trainer.reports.sinks import Values
 from trainer.reports.speed import EVALUATION, EXPORT, Clock
 from trainer.samples.batches import Data
 from trainer.samples.fingerprint import require_same
-from trainer.step.optimizers import new_optimizer, require_keras
-from trainer.step.state import State
+from trainer.step.state import State, new_optimizer, require_keras
 from trainer.step.totals import Totals, counted, means, names
 from trainer.vertex.log import say
 

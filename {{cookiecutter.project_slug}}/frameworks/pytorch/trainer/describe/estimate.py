@@ -14,8 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainer import model
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.parallel.precision import LOW
-from trainer.parallel.strategy import StrategyFlags
+from trainer.parallel.strategy import LOW, StrategyFlags
 from trainer.step.state import new_optimizer
 
 

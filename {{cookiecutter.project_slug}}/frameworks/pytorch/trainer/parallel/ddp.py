@@ -12,8 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer import flags
 from trainer.cluster.world import World
-from trainer.parallel.blocks import compile_and_recompute
-from trainer.parallel.strategy import Strategy, StrategyFlags
+from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recompute
 from trainer.vertex.errors import TrainerError
 
 UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")

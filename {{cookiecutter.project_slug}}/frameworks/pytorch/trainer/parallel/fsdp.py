@@ -13,9 +13,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from trainer import flags
 from trainer.cluster.world import Mesh, World
-from trainer.parallel.blocks import compile_and_recompute
-from trainer.parallel.precision import precision
-from trainer.parallel.strategy import Strategy, StrategyFlags
+from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recompute, precision
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,17 @@
-"""The interface of a strategy, which decides how the model is spread over the processes."""
+"""The interface of a strategy, which decides how the model is spread over the processes; and what strategies share.
+
+Weights and gradients are float32, whatever the number format of the forward pass.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from trainer import model
 from trainer.cluster.world import Mesh, World
@@ -13,9 +19,10 @@ from trainer.config import Config
 from trainer.data import Batch
 from trainer.flags import module_in
 from trainer.parallel.clip import clip_gradients
-from trainer.parallel.precision import autocast
 from trainer.samples.batches import micro_batches
 from trainer.step.totals import Totals, add, measure
+
+LOW = torch.bfloat16  # of GPUs that have it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +39,33 @@ class StrategyFlags(Config):
     def findings(self) -> Iterator[str]:
         """Yield a phrase, which names the flag, for each wrong value of a strategy's own flags."""
         yield from ()
+
+
+def precision(config: Config, device: torch.device) -> torch.dtype:
+    """Compute dtype of the forward pass; `auto` is bfloat16 on GPUs that have it, from A100 and L4 on."""
+    if config.precision == "auto":
+        has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return LOW if has_it else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.precision]
+
+
+def autocast(config: Config, device: torch.device, enabled: bool = True) -> torch.autocast:
+    """Return a context in which matrix products have that precision."""
+    return torch.autocast(device.type, LOW, enabled=enabled and precision(config, device) != torch.float32)
+
+
+def compile_and_recompute(config: StrategyFlags, net: Any) -> None:
+    """Make the blocks compile, recompute, or neither, as the flags say."""
+    if config.compile:
+        # Otherwise the compiler cuts each block where a bucket of DistributedDataParallel ends. The blocks are parts
+        # enough: their gradients are all-reduced one by one while those of earlier blocks are computed.
+        torch._dynamo.config.optimize_ddp = False
+    for block in net.blocks if config.recompute or config.compile else ():
+        # In this order: the compiler would leave a block that recomputes as it is, or fail on one that is split.
+        if config.compile:
+            block.forward = torch.compile(block.forward)
+        if config.recompute:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 class Strategy:

@@ -11,8 +11,7 @@ from trainer.cluster import devices, stuck
 from trainer.cluster.world import World
 from trainer.config import Job, due, learning_rate
 from trainer.data import Batch
-from trainer.parallel.precision import precision
-from trainer.parallel.strategy import Strategy
+from trainer.parallel.strategy import Strategy, precision
 from trainer.reports import nonfinite, profile
 from trainer.reports.sinks import HELDOUT, PER_DEVICE, PER_SECOND, TRAIN, Values, describe, last_reported, sinks
 from trainer.reports.speed import (

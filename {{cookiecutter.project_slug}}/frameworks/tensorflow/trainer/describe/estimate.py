@@ -14,7 +14,7 @@ from trainer import model
 from trainer.cluster.devices import LOW
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.step.optimizers import new_optimizer
+from trainer.step.state import new_optimizer
 
 VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # their result is their input's memory
 # Where the kernel and what it gives stand among the inputs, or at the end, the outputs.

@@ -19,8 +19,7 @@ from trainer.data import Batch
 from trainer.flags import module_in
 from trainer.samples import shards
 from trainer.samples.batches import Data, Masked, micro_batches
-from trainer.step.optimizers import AdamW
-from trainer.step.state import State
+from trainer.step.state import AdamW, State
 from trainer.step.totals import Totals, measure
 from trainer.vertex.storage import Storage
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from trainer.cluster.world import Mesh, World
-from trainer.parallel.blocks import compile_and_recompute
-from trainer.parallel.strategy import Strategy, StrategyFlags
+from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recompute
 from trainer.vertex.errors import LostPeerError
 
 

@@ -21,10 +21,8 @@ from trainer import flags, model
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
-from trainer.parallel.blocks import compile_and_recompute
 from trainer.parallel.clip import clip_gradients
-from trainer.parallel.precision import autocast
-from trainer.parallel.strategy import Strategy, StrategyFlags
+from trainer.parallel.strategy import Strategy, StrategyFlags, autocast, compile_and_recompute
 from trainer.step.totals import Totals, measure
 
 SCHEDULES: dict[str, tuple[Any, int]] = {  # with the stages on each GPU

@@ -36,7 +36,7 @@ def scorer(job: "Job") -> Callable[[Path], Mapping[str, float]]:
     from trainer.parallel.multi_worker_mirrored import MultiWorkerMirrored
     from trainer.parallel.strategy import Loop
     from trainer.samples.batches import Data
-    from trainer.step.optimizers import new_optimizer
+    from trainer.step.state import new_optimizer
     from trainer.step.totals import names
 
     devices.compute_in(job.config.precision, devices.set_up_gpus())
