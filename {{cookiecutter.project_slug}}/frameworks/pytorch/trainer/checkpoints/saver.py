@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import signal
 import warnings
 import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -26,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from trainer.checkpoints import commit_marker, disagreement
 from trainer.checkpoints.background import Background
 from trainer.checkpoints.disagreement import require_alike
-from trainer.cluster.preemption import LastMoment, StoppedError
+from trainer.cluster.preemption import NOTICE, LastMoment, StoppedError
 from trainer.cluster.world import World
 from trainer.config import Job, due
 from trainer.parallel.clip import holder_count
@@ -125,7 +126,8 @@ class Checkpoints(Background):
     def __exit__(self, *error: Any) -> None:
         with self._clock.phase(LAST_CHECKPOINT):
             super().__exit__(*error)
-        # A notice stays without effect from now on: after the last step this process finishes.
+        # After the last step this process finishes. At its end, Python would let a notice kill it again.
+        signal.signal(NOTICE, signal.SIG_IGN)
 
 
 def new_stager(device: torch.device) -> AsyncStager:
