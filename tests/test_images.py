@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.tests.running import eventually
 from tests import engine
 from tests.conftest import bake
 from tests.engine import Engine
 from tests.kept import FIGURES
-from tests.launch.running import eventually
 from vertex_launch.contract import Replica, replicas
 from vertex_launch.spec import Job, parse
 
