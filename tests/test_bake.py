@@ -17,7 +17,7 @@ from packaging.version import Version
 import vertex_launch
 from tests.conftest import PROJECT, ROOT, bake, cookiecutter, line_count
 
-FACTS = ROOT / "launcher/vertex_launch"
+FACTS = ROOT / "launcher/vertex_launch/facts"
 QUESTIONS = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))
 MACHINES = list(QUESTIONS["_machines"])
 PARSERS: dict[str, Callable[[str], object]] = {

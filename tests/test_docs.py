@@ -9,7 +9,7 @@ import pytest
 
 from tests import project_tree
 from tests.conftest import CACHES, PROJECT, ROOT, bake
-from vertex_launch import catalog
+from vertex_launch.facts import catalog
 from vertex_launch.rules import explain
 
 RULES = "launcher/docs/rules.md"

@@ -14,7 +14,8 @@ from typing import IO, Any
 import yaml
 
 from tests.conftest import ROOT
-from vertex_launch import catalog, lease
+from vertex_launch.facts import catalog
+from vertex_launch.job import lease
 from vertex_launch.rules import Project
 from vertex_launch.settings import Settings
 

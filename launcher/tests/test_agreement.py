@@ -12,8 +12,9 @@ import pytest
 
 from launcher.tests.running import DEADLINE
 from launcher.tests.vertex import PARENT, Json, Service, service
-from vertex_launch import rules, spec
+from vertex_launch import rules
 from vertex_launch.errors import FaultError
+from vertex_launch.job import spec
 from vertex_launch.settings import Settings
 
 OURS = Settings(project="p", region="us-central1", bucket="b", image="image")

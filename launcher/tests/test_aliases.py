@@ -4,7 +4,7 @@ import pytest
 from google.cloud.aiplatform_v1.types.machine_resources import MachineSpec
 
 from launcher.tests.casebook import CATALOG
-from vertex_launch import aliases
+from vertex_launch.facts import aliases
 
 KIND = MachineSpec.pb(MachineSpec()).DESCRIPTOR.fields_by_name["accelerator_type"].enum_type
 ACCELERATORS = [value.name for value in KIND.values if value.number]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, BackgroundTasks

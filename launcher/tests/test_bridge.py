@@ -9,8 +9,8 @@ import pytest
 
 import vertex_launch
 from launcher.tests.running import SETTINGS, SOURCE, job
-from vertex_launch import check
 from vertex_launch.errors import FaultError
+from vertex_launch.rules import check
 
 
 def test_a_job_file_is_asked_what_each_replica_gets(project: Path) -> None:

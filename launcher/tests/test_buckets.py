@@ -20,7 +20,7 @@ from google.cloud import storage
 from google.cloud.storage import transfer_manager
 
 from launcher.tests.running import DEADLINE, deadline
-from vertex_launch.contract import project_number
+from vertex_launch.job.contract import project_number
 from vertex_launch.local.api.http import Router
 from vertex_launch.local.storage.buckets import Buckets
 from vertex_launch.local.storage.gcs_api import GcsApi

@@ -3,8 +3,8 @@ import re
 import pytest
 from google.cloud.aiplatform_v1.types import AcceleratorType
 
-from vertex_launch import catalog
-from vertex_launch.catalog import Accelerator, Machine
+from vertex_launch.facts import catalog
+from vertex_launch.facts.catalog import Accelerator, Machine
 
 KNOWN = catalog.standard()
 

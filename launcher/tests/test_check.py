@@ -8,9 +8,9 @@ import pytest
 
 from launcher.tests.casebook import CPU, GOOD, P0, SETTINGS, alone, edited, write
 from launcher.tests.running import SOURCE, while_fresh
-from vertex_launch import catalog
-from vertex_launch.check import facts_notice
+from vertex_launch.facts import catalog
 from vertex_launch.rules import RULES
+from vertex_launch.rules.check import facts_notice
 
 TOML = f"""\
 project = "{SETTINGS.project}"

@@ -36,11 +36,11 @@ from vertex_launch.cloud.revision import labels
 from vertex_launch.cloud.service import Service as Cloud
 from vertex_launch.cloud.service import connect
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import ENDED, id_of, moment, state
+from vertex_launch.job.job_resource import ENDED, id_of, moment, state
+from vertex_launch.job.spec import load
 from vertex_launch.plan.formatting import clock
-from vertex_launch.printable import plain
 from vertex_launch.settings import Settings
-from vertex_launch.spec import load
+from vertex_launch.untrusted.printable import plain
 
 OURS = Settings("p", "us-central1", "b", "image", prices={"n1-standard-8": 3.6})
 PACE = Pace(0.05, 1)

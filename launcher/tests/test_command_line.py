@@ -60,7 +60,7 @@ def test_an_option_of_another_value_is_told_which_there_are(project: Path) -> No
 
 
 # The modules that most commands have of their own; catalog and settings need most of what else takes long.
-HEAVY = {"vertex_launch.plan.planner", "vertex_launch.local.run_job", "vertex_launch.json_schema", "urllib.request"}
+HEAVY = {"vertex_launch.plan.planner", "vertex_launch.local.run_job", "vertex_launch.job.json_schema", "urllib.request"}
 
 
 def test_check_does_not_wait_for_what_only_other_commands_import(project: Path) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from vertex_launch.contract import Replica, limit, project_number, replicas, require_commands, with_arguments
 from vertex_launch.errors import FaultError
-from vertex_launch.spec import Job, parse
+from vertex_launch.job.contract import Replica, limit, project_number, replicas, require_commands, with_arguments
+from vertex_launch.job.spec import Job, parse
 
 TRAINER = {
     "imageUri": "registry/trainer:1",

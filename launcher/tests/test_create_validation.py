@@ -3,7 +3,7 @@ import re
 import pytest
 from google.cloud.aiplatform_v1 import types
 
-from vertex_launch import labels
+from vertex_launch.facts import labels
 from vertex_launch.local.api.collection import OUTPUT_ONLY, key_findings, without_output
 
 KINDS = (types.CustomJob, types.HyperparameterTuningJob, types.TrainingPipeline, types.Dataset, types.Model)

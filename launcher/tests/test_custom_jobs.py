@@ -17,14 +17,15 @@ from google.cloud.aiplatform_v1.types import CustomJob, HyperparameterTuningJob
 from launcher.tests.running import DEADLINE, eventually, processes, until
 from launcher.tests.test_packages import source_package
 from launcher.tests.vertex import PARENT, SETTINGS, Json, custom_job, script
-from vertex_launch import settings, spec, strict_yaml
-from vertex_launch.job_resource import Resource
+from vertex_launch import settings
+from vertex_launch.job import spec, strict_yaml
+from vertex_launch.job.job_resource import Resource
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.context import Context, Options
 from vertex_launch.local.jobs.custom_jobs import ENDED
 from vertex_launch.local.running import hosts
+from vertex_launch.local.running.context import Context, Options
 from vertex_launch.local.server import Vertex
-from vertex_launch.state_dir import StateDir
 
 SLEEP = script("import time; time.sleep(600)")
 FLEX = {"strategy": "FLEX_START", "maxWaitDuration": "600s", "timeout": "60s"}

@@ -14,7 +14,7 @@ from google.cloud.aiplatform_v1.types import Dataset, ImportDataRequest
 
 from launcher.tests.sdk import prepare
 from launcher.tests.vertex import Service, service
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import datasets

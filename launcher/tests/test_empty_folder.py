@@ -75,7 +75,7 @@ def test_plan_needs_no_project_and_no_region(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("job.yaml\n")
     assert "--consumer=projects/PROJECT " in done.stdout
-    assert str(PACKAGE / "machines.yaml") in done.stdout.replace("\n", "")
+    assert str(PACKAGE / "facts/machines.yaml") in done.stdout.replace("\n", "")
 
 
 def test_run_runs_the_job(folder: Path) -> None:

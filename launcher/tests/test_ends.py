@@ -13,7 +13,7 @@ from rich.console import Console
 from launcher.tests.running import deadline, until
 from launcher.tests.test_engine import FOREVER, replica
 from launcher.tests.test_restarts import SERVICE, Running, counted, run, together_with
-from vertex_launch.contract import Replica
+from vertex_launch.job.contract import Replica
 from vertex_launch.local.run_job import conclude
 from vertex_launch.local.running import faults
 from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from launcher.tests.running import DEADLINE, SOURCE, deadline, eventually, processes, until
-from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
+from vertex_launch.job.contract import Replica
 from vertex_launch.local.running import engine
 from vertex_launch.local.running.hosts import first_ephemeral_port, free_addresses
 from vertex_launch.local.running.lines import LAST_LINES, LONGEST_LINE
@@ -245,7 +245,7 @@ from vertex_launch.local.running import engine
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.local.running.namespaces import Isolation
-from vertex_launch.contract import Replica
+from vertex_launch.job.contract import Replica
 
 folder = Path(sys.argv[1])
 job = json.loads((folder / "job.json").read_text())

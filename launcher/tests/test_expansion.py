@@ -1,6 +1,6 @@
 import pytest
 
-from vertex_launch.contract import expand
+from vertex_launch.job.contract import expand
 
 VARIABLES = {"DIR": "gs://b/model/", "STEPS": "5", "EMPTY": "", "NESTED": "$(STEPS)"}
 

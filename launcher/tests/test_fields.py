@@ -5,7 +5,7 @@ from typing import Any
 
 from google.cloud import aiplatform_v1, aiplatform_v1beta1
 
-from vertex_launch import proto_validation
+from vertex_launch.job import proto_validation
 from vertex_launch.rules import RULES, explain
 
 ELSEWHERE = {"form", "region-name", "region-words"}  # rules that look at the whole file, or at the settings

@@ -14,10 +14,10 @@ import yaml
 
 from launcher.tests.running import SETTINGS, SOURCE, ends_together, job
 from vertex_launch.errors import FaultError
+from vertex_launch.job.spec import Job, parse
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.running import hosts, nfs
 from vertex_launch.local.running.namespaces import Isolation, isolation
-from vertex_launch.spec import Job, parse
-from vertex_launch.state_dir import StateDir
 
 TELL = """
 import json, os, socket

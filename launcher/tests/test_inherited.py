@@ -101,7 +101,7 @@ def test_what_pip_has_installed_for_the_user_is_there_and_what_a_job_installs_so
     replica = f"""
 import os, site, subprocess, sys
 from pathlib import Path
-from vertex_launch.state_dir import StateDir
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.running.host import image_environment
 Path(site.getusersitepackages()).mkdir(parents=True)
 print(site.getusersitepackages(), flush=True)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from launcher.tests.running import DEADLINE, JOBS, SOURCE
-from vertex_launch import json_schema
+from vertex_launch.job import json_schema
 
 FIRST_LINE = "# yaml-language-server: $schema=schema.json"
 DEFINITIONS = json_schema.job_schema()["definitions"]
@@ -53,7 +53,7 @@ def checked(jobs: Path, limit: str = "unlimited") -> bool:
     said = command("check", *map(str, sorted(jobs.rglob("*.yaml"))), folder=jobs, limit=limit)
     assert said.returncode == 0, said.stderr
     assert list(jobs.rglob(".schema*")) == []
-    return "vertex_launch.json_schema" in said.stderr
+    return "vertex_launch.job.json_schema" in said.stderr
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda path: path.stem)

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from vertex_launch.jsons import DEEPEST, loads
+from vertex_launch.untrusted.jsons import DEEPEST, loads
 
 
 def lists(depth: int) -> str:

@@ -26,7 +26,7 @@ from launcher.tests.casebook import (
     started,
     write,
 )
-from vertex_launch import check
+from vertex_launch.rules import check
 
 LOOP = "import torch\nfrom torch import nn\n"
 ACCELERATOR = "import torch\nfrom accelerate import Accelerator\n"

@@ -16,7 +16,7 @@ import yaml
 
 from launcher.tests.running import DEADLINE, SETTINGS, SOURCE, TEMPLATE, eventually, job, processes
 from launcher.tests.vertex import custom_job, script, service
-from vertex_launch import lease
+from vertex_launch.job import lease
 
 # A chief that holds the lease as the trainer does, until there is a file GO.
 HOLD = """

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.tests.running import DEADLINE, SOURCE
 from launcher.tests.vertex import Json, Service, custom_job, service
-from vertex_launch.job_resource import id_of
+from vertex_launch.job.job_resource import id_of
 
 LINES = 20_000  # ten times as many as one page reads
 LATER = datetime.now(UTC) + timedelta(hours=1)  # than the line of the job itself

@@ -13,13 +13,13 @@ import pytest
 
 from launcher.tests.running import DEADLINE, SOURCE
 from tests.conftest import kept_folder
-from vertex_launch import strict_yaml
+from vertex_launch.job import strict_yaml
 
 RELEASES = ("6.0.3", "6.0.4")
 READ = """
 import json, sys, yaml
-from vertex_launch import strict_yaml
-values = [strict_yaml.from_yaml(text, "")["merged"] for text in json.load(sys.stdin)]
+from vertex_launch.job import strict_yaml
+values = [strict_yaml.from_yaml(text)["merged"] for text in json.load(sys.stdin)]
 print(json.dumps([yaml.__version__, values]))
 """
 BASE = """
@@ -46,7 +46,7 @@ MERGED = {  # what stands under `merged` -> what it means
 
 @pytest.mark.parametrize("text", MERGED)
 def test_the_first_merged_mapping_wins_and_a_mapping_s_own_keys_win_over_all(text: str) -> None:
-    assert strict_yaml.from_yaml(BASE + text, "")["merged"] == MERGED[text]
+    assert strict_yaml.from_yaml(BASE + text)["merged"] == MERGED[text]
 
 
 @pytest.mark.parametrize("release", RELEASES)

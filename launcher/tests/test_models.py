@@ -11,7 +11,7 @@ from google.cloud.aiplatform.models import ModelRegistry
 
 from launcher.tests.sdk import prepare
 from launcher.tests.vertex import BY_ID, PARENT, Json, Service, service
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry.models import Models

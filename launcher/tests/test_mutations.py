@@ -27,13 +27,14 @@ from launcher.tests.casebook import (
 )
 from launcher.tests.test_agreement import mutated
 from launcher.tests.test_plan import WORKLOAD
-from vertex_launch import catalog, rules
+from vertex_launch import rules
 from vertex_launch.errors import FaultError
+from vertex_launch.facts import catalog
+from vertex_launch.job.spec import Job, TuningJob, read
+from vertex_launch.job.strict_yaml import from_json
 from vertex_launch.plan import planner
 from vertex_launch.plan.report import report
 from vertex_launch.rules import RULES
-from vertex_launch.spec import Job, TuningJob, read
-from vertex_launch.strict_yaml import from_json
 
 COUNT = 1000
 ODD_COUNT = 150

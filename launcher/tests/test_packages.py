@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from vertex_launch.addresses import object_path
-from vertex_launch.contract import Replica, replicas
 from vertex_launch.errors import FaultError
+from vertex_launch.job.addresses import object_path
+from vertex_launch.job.contract import Replica, replicas
+from vertex_launch.job.spec import Job, parse
 from vertex_launch.local.running import packages
-from vertex_launch.spec import Job, parse
 
 MACHINE = {"machineType": "n1-standard-4"}
 REDUCERS = {"machineSpec": MACHINE, "replicaCount": 1, "containerSpec": {"imageUri": "registry/reductionserver:latest"}}

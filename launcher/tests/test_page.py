@@ -20,17 +20,17 @@ from rich.console import Console
 
 from launcher.tests.running import DEADLINE, eventually
 from launcher.tests.vertex import custom_job, script, service
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
+from vertex_launch.job.spec import parse
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.api.http import Router
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.views import page
 from vertex_launch.local.views.jobs import reports
 from vertex_launch.settings import Settings
-from vertex_launch.spec import parse
-from vertex_launch.state_dir import StateDir
 
 PARENT = "projects/p/locations/us-central1"
 HOSTILE = "<img src=x onerror=alert(1)> [red]\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}"

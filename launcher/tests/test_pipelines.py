@@ -14,17 +14,17 @@ from google.cloud.aiplatform_v1.types import CustomJobSpec, Dataset, TrainingPip
 from google.protobuf import json_format  # type: ignore[import-untyped, unused-ignore]
 
 from launcher.tests.running import deadline
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.context import Context
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.jobs.pipelines import ENDED, Pipelines, read_inputs
 from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry.datasets import Datasets
 from vertex_launch.local.registry.models import Models
+from vertex_launch.local.running.context import Context
 from vertex_launch.settings import Settings
-from vertex_launch.state_dir import StateDir
 
 PARENT = "projects/p/locations/us-central1"
 SECONDS = 240.0

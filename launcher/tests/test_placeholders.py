@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.tests.casebook import CPU, P0, PROJECT, SETTINGS, alone, edited, write
-from vertex_launch import check
+from vertex_launch.rules import check
 
 PROGRAM = f"{P0}.containerSpec"
 

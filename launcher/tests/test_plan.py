@@ -21,8 +21,9 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from launcher.tests.casebook import GONE, P0, P2, edited, write
 from launcher.tests.running import SOURCE, while_fresh
-from vertex_launch import catalog
 from vertex_launch.errors import FaultError
+from vertex_launch.facts import catalog
+from vertex_launch.job.spec import Job, TuningJob, load, parse
 from vertex_launch.local.running import containers
 from vertex_launch.plan import memory, planner, pools, reducers, report, scaling, workload
 from vertex_launch.plan.allreduce_cost import Machines
@@ -32,7 +33,6 @@ from vertex_launch.plan.planner import Compute, Plan
 from vertex_launch.plan.reducers import OVERLAP, break_even_compute, step_seconds
 from vertex_launch.plan.workload import Workload
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob, load, parse
 
 SETTINGS = Settings("demo", "us-central1", "demo-data", "us-central1-docker.pkg.dev/demo/training/trainer:1")
 KNOWN = catalog.standard()

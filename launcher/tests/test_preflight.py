@@ -15,8 +15,8 @@ from launcher.tests.servers import Replying, ToLocal, serving
 from vertex_launch.cloud.preflight import Preflight, look
 from vertex_launch.cloud.service import Service
 from vertex_launch.cloud.submit import request, summary
+from vertex_launch.job.spec import Job, parse
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, parse
 
 REPOSITORY = "us-central1-docker.pkg.dev/p/training"
 NAME = f"{REPOSITORY}/trainer:1"

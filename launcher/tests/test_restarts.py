@@ -9,7 +9,7 @@ import pytest
 
 from launcher.tests.running import DEADLINE, deadline, eventually, processes, until
 from launcher.tests.test_engine import CRASH, FOREVER, ISOLATIONS, replica
-from vertex_launch.contract import Replica
+from vertex_launch.job.contract import Replica
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.faults import Fault
 from vertex_launch.local.running.namespaces import Isolation, isolation

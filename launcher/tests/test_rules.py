@@ -37,13 +37,14 @@ from launcher.tests.casebook import (
 )
 from launcher.tests.running import TEMPLATE
 from tests.conftest import ROOT
-from vertex_launch import check, rules, strict_yaml
+from vertex_launch import rules
 from vertex_launch.errors import Finding, first
+from vertex_launch.job import strict_yaml
+from vertex_launch.job.spec import Job, TuningJob, parse
 from vertex_launch.local.api.errors import invalid
-from vertex_launch.rules import RULES, Project, explain, training
+from vertex_launch.rules import RULES, Project, check, explain, training
 from vertex_launch.rules.rule import RuleContext
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob, parse
 
 
 def found(
@@ -540,7 +541,7 @@ scheduling:
     ],
 )
 def test_a_place_has_a_line(place: str, line: int) -> None:
-    assert strict_yaml.line(strict_yaml.from_yaml(LINES, ""), place) == line
+    assert strict_yaml.line(strict_yaml.from_yaml(LINES), place) == line
 
 
 def test_a_request_has_no_lines() -> None:

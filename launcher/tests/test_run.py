@@ -17,12 +17,12 @@ import yaml
 from rich.console import Console
 
 from launcher.tests.running import SETTINGS, SOURCE, ends_together, eventually, job, processes
-from vertex_launch import spec
+from vertex_launch.cli.trials_table import table
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import same_result
+from vertex_launch.job import spec
+from vertex_launch.job.job_resource import same_result
+from vertex_launch.job.state_dir import StateDir, output_folder
 from vertex_launch.local import run_job
-from vertex_launch.state_dir import StateDir, output_folder
-from vertex_launch.trials_table import table
 
 MACHINE = {"machineType": "n1-standard-4"}
 GPUS = MACHINE | {"acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 4}

@@ -16,8 +16,8 @@ import pytest
 from google.cloud.aiplatform_v1.types import HyperparameterTuningJob, StudySpec
 
 from launcher.tests.running import SETTINGS, SOURCE, eventually, job, processes
-from vertex_launch import spec, strict_yaml, study_validation
 from vertex_launch.cli import run
+from vertex_launch.job import spec, strict_yaml, study_validation
 from vertex_launch.local.jobs.search import (
     Measurement,
     Search,
@@ -64,7 +64,7 @@ LAYERS: list[dict[str, Value]] = [{"layers": 1}, {"layers": 2, "width": 16.0}, {
 
 
 def study(text: str, **changes: Any) -> StudySpec:
-    read = spec.read(strict_yaml.from_yaml(text, "study"), StudySpec)
+    read = spec.read(strict_yaml.from_yaml(text), StudySpec)
     for field, value in changes.items():
         setattr(read, field, value)
     return read

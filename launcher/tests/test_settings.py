@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from vertex_launch import labels
 from vertex_launch.errors import FaultError
+from vertex_launch.facts import labels
 from vertex_launch.settings import Settings, load, passing, require
 
 GOOD = """

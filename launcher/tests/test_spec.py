@@ -17,9 +17,9 @@ from google.cloud.aiplatform_v1.types import (
     TrainingPipeline,
 )
 
-from vertex_launch import strict_yaml
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.spec import Job, TuningJob, as_json, load, parse, read
+from vertex_launch.job import strict_yaml
+from vertex_launch.job.spec import Job, TuningJob, as_json, load, parse, read
 
 GOOD = """\
 workerPoolSpecs:
@@ -493,7 +493,7 @@ def test_a_body_gives_the_faults_of_all_its_fields_at_once() -> None:
 
 
 def test_yaml_and_json_are_read_alike() -> None:
-    message = read(strict_yaml.from_yaml(TUNING, ""), HyperparameterTuningJob)
+    message = read(strict_yaml.from_yaml(TUNING), HyperparameterTuningJob)
     again = strict_yaml.from_json(json.dumps(as_json(message)))
     assert read(again, HyperparameterTuningJob) == message
 

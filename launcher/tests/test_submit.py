@@ -23,8 +23,8 @@ from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import NoAnswerError, connect, require_local
 from vertex_launch.cloud.submit import request, submit, summary
 from vertex_launch.errors import FaultError
+from vertex_launch.job.spec import Job, TuningJob, parse
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob, parse
 
 SETTINGS = Settings("demo", "europe-west4", "demo-data", "registry/trainer:1")
 ACCOUNT = "trainer@demo.iam.gserviceaccount.com"

@@ -16,7 +16,7 @@ from launcher.tests.running import SETTINGS
 from launcher.tests.servers import serving
 from launcher.tests.test_run import launch, pool, write
 from launcher.tests.vertex import PARENT, Json, Service, custom_job, script, service
-from vertex_launch.contract import project_number
+from vertex_launch.job.contract import project_number
 
 NUMBER = project_number("p")
 ACCOUNT = f"{NUMBER}-compute@developer.gserviceaccount.com"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.tests.running import DEADLINE, SOURCE
-from vertex_launch.contract import project_number
+from vertex_launch.job.contract import project_number
 
 BY_ID = "projects/p/locations/us-central1"  # as files of the service, replicas and errors name it
 PARENT = f"projects/{project_number('p')}/locations/us-central1"  # as answers do

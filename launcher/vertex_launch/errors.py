@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -46,6 +47,15 @@ class FaultError(ValueError):
     def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
         self.findings = tuple(finding if isinstance(finding, Finding) else Finding("", finding) for finding in findings)
         super().__init__("\n".join(f"{start(file, finding.line)}{finding}" for finding in self.findings))
+
+
+@contextmanager
+def of_file(file: Path | str) -> Iterator[None]:
+    """Begin each line of a FaultError from this block with the file."""
+    try:
+        yield
+    except FaultError as error:
+        raise FaultError(*error.findings, file=file) from None
 
 
 def start(file: Path | str, line: int) -> str:

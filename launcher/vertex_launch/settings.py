@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vertex_launch import aliases, catalog, labels
-from vertex_launch.catalog import OWN, Catalog
 from vertex_launch.errors import FaultError, Finding, Findings, did_you_mean, read_text
+from vertex_launch.facts import aliases, catalog, labels
+from vertex_launch.facts.catalog import OWN, Catalog
 
 Texts = Mapping[str, str]
 

@@ -9,14 +9,15 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from vertex_launch import program, schema_file
-from vertex_launch.check import examine_all, release_notice
+from vertex_launch import program
 from vertex_launch.cli.options import SettingsOptions
 from vertex_launch.cli.output import complain, console, report, warn_of_age
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.job import schema_file
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.rules import applied, explain, training
+from vertex_launch.rules.check import examine_all, release_notice
 from vertex_launch.settings import Settings
-from vertex_launch.state_dir import StateDir
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,6 @@ class SchemaOptions:
     """Print the JSON Schema of job files; editors check and complete files with it."""
 
     def act(self) -> None:
-        from vertex_launch import json_schema  # `check` does not need it
+        from vertex_launch.job import json_schema  # `check` does not need it
 
         print(json_schema.text(schema_file.mark()), end="")

@@ -12,7 +12,7 @@ from vertex_launch.cli.options import ProjectOptions
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.refusals import google_errors
 from vertex_launch.cloud.service import PAGE_SIZE, Service, connect, require_local
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
 from vertex_launch.settings import Settings, for_local, require
 
 MEANING = "Its number, its name or its job file, which mean the newest of that name"

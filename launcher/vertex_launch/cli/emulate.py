@@ -16,8 +16,8 @@ from vertex_launch import program, settings
 from vertex_launch.cli.options import LocalOptions
 from vertex_launch.cli.output import console
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import id_of
-from vertex_launch.local.context import Options
+from vertex_launch.job.job_resource import id_of
+from vertex_launch.local.running.context import Options
 
 REQUEST_SECONDS = 30
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine

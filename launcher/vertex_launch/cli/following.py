@@ -23,12 +23,12 @@ from vertex_launch.cloud.logs import Back, Changed, Line, Log, Lost, follow, onc
 from vertex_launch.cloud.refusals import CloudError, google_errors
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError, did_you_mean
-from vertex_launch.job_resource import ENDED, Resource, fault, id_of, moment, run_spec, state, style, trial_ids
+from vertex_launch.job.job_resource import ENDED, Resource, fault, id_of, moment, run_spec, state, style, trial_ids
+from vertex_launch.job.spec import CHIEF_REPLICA
 from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
-from vertex_launch.printable import printable
-from vertex_launch.spec import CHIEF_REPLICA
+from vertex_launch.untrusted.printable import printable
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
 UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at

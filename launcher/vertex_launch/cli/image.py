@@ -21,18 +21,18 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch import image as images
 from vertex_launch import program
 from vertex_launch.cli.options import Bucket, Image, Project, StandIns, state_dir
 from vertex_launch.cli.output import console, errors
+from vertex_launch.cloud import image as images
 from vertex_launch.cloud import revision, setup
+from vertex_launch.cloud.image import Build
 from vertex_launch.errors import FaultError, read_text
-from vertex_launch.image import Build
+from vertex_launch.job.state_dir import private
 from vertex_launch.local.run_job import shown
 from vertex_launch.local.running import containers
 from vertex_launch.rules.containers import OF_REDUCERS
 from vertex_launch.settings import require
-from vertex_launch.state_dir import private
 
 KINDS = ("cpu", "push", "cloud")
 HELP = "What to do; an option of docker build is one word, or stands behind a lone --."

@@ -10,20 +10,20 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from vertex_launch import job_resource
-from vertex_launch.catalog import Catalog
 from vertex_launch.cli.cloud_options import CloudOptions, NamedJob, SentJobOptions
 from vertex_launch.cli.following import EXIT_CODES, command, headline, print_cause
 from vertex_launch.cli.output import complain, console, interrupted, print_table
+from vertex_launch.cli.trials_table import table as trials_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import ENDED, Resource, id_of, kind, moment, run_spec, same_result, state, style
+from vertex_launch.facts.catalog import Catalog
+from vertex_launch.job import job_resource
+from vertex_launch.job.job_resource import ENDED, Resource, id_of, kind, moment, run_spec, same_result, state, style
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
-from vertex_launch.printable import printable
-from vertex_launch.trials_table import table as trials_table
+from vertex_launch.untrusted.printable import printable
 
 State = Literal["QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "EXPIRED"]
 

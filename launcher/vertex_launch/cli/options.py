@@ -12,10 +12,10 @@ from typer.core import TyperCommand
 
 from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError, nearest
-from vertex_launch.local.context import Context, Options
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.running import faults, host
+from vertex_launch.local.running.context import Context, Options
 from vertex_launch.settings import VARIABLES, Settings, load, passing
-from vertex_launch.state_dir import StateDir
 
 SETTINGS = Path("vertex.toml")
 STATE_DIR = "VERTEX_STATE_DIR"

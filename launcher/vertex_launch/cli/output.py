@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertex_launch import check as checks
-from vertex_launch import printable
-from vertex_launch.catalog import Catalog
-from vertex_launch.check import Examined
 from vertex_launch.errors import start
+from vertex_launch.facts.catalog import Catalog
+from vertex_launch.job.spec import Job, TuningJob
+from vertex_launch.rules import check as checks
 from vertex_launch.rules import training
+from vertex_launch.rules.check import Examined
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob
+from vertex_launch.untrusted import printable
 
 WIDEST = 200  # columns
 

@@ -18,10 +18,10 @@ from vertex_launch.cli.output import console
 from vertex_launch.cloud.outputs import copy_curves, fetch_model, model_address
 from vertex_launch.cloud.service import NoAnswerError
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import ENDED, id_of, state
+from vertex_launch.job.job_resource import ENDED, id_of, state
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import size
-from vertex_launch.printable import printable
+from vertex_launch.untrusted.printable import printable
 
 SECONDS = 10.0  # between two looks into the bucket
 PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)

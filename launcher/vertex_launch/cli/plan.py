@@ -12,15 +12,15 @@ import typer
 
 from vertex_launch.cli.options import SettingsOptions, state_dir
 from vertex_launch.cli.output import approved, console, warn_of_age
-from vertex_launch.contract import with_arguments
 from vertex_launch.errors import FaultError
+from vertex_launch.job.contract import with_arguments
+from vertex_launch.job.spec import Job, TuningJob, trial
 from vertex_launch.local.running import containers, host
 from vertex_launch.plan import apply, planner, pools, report, workload
 from vertex_launch.plan.planner import MFU, Compute, Needs, Plan
 from vertex_launch.plan.workload import Workload
 from vertex_launch.rules.containers import OF_REDUCERS, image_of
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob, trial
 
 PICTURES = (".png", ".svg")
 

@@ -14,19 +14,22 @@ import typer
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import program, rules, study_validation
+from vertex_launch import program, rules
 from vertex_launch.cli.options import JobFile, LocalOptions
 from vertex_launch.cli.output import approved, complain, errors, lasting
-from vertex_launch.contract import limit, with_arguments
+from vertex_launch.cli.trials_table import table
 from vertex_launch.errors import FaultError
+from vertex_launch.job import study_validation
+from vertex_launch.job.contract import limit, with_arguments
+from vertex_launch.job.job_resource import fault, same_result, state
+from vertex_launch.job.spec import Job, TuningJob, trial
+from vertex_launch.job.state_dir import StateDir, output_folder
 from vertex_launch.local import run_job
-from vertex_launch.local.context import Context, Options
 from vertex_launch.local.running import containers
+from vertex_launch.local.running.context import Context, Options
 from vertex_launch.local.running.prepare import size
 from vertex_launch.rules import training
 from vertex_launch.settings import Settings, for_local
-from vertex_launch.spec import Job, TuningJob, trial
-from vertex_launch.state_dir import StateDir, output_folder
 
 FRESH = "--fresh"
 
@@ -99,7 +102,7 @@ def _field(flag: str) -> str:
 
 
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
-    """Run a search, each trial as this job; returns whether it succeeded."""
+    """Run a search, each trial as this job, and print its trials; returns whether it succeeded."""
     from vertex_launch.local import local_search  # only here: it brings the whole service along
 
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
@@ -107,11 +110,17 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
     message = HyperparameterTuningJob(tuning.spec)
     message.display_name, message.trial_job_spec = tuning.name, job.spec
     try:
-        return local_search.run(message, job, as_in_the_service, lasting, fresh)
+        ended, runs = local_search.run(message, job, as_in_the_service, lasting, fresh)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
         errors.print(f"it goes on after the trials that have ended, with: {command(sys.argv, os.environ)}")
         raise typer.Exit(130) from None
+    lasting.print(table(ended, runs))
+    if same := same_result(ended):
+        lasting.print(same, style="yellow")
+    if state(ended) != "SUCCEEDED":
+        lasting.print(f"Search failed: {fault(ended) or ended['state']}", style="bold red")
+    return state(ended) == "SUCCEEDED"
 
 
 def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[str, str]) -> str:

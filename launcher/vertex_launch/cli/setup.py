@@ -8,17 +8,18 @@ from typing import Annotated
 
 import typer
 
-from vertex_launch import settings, spec
+from vertex_launch import settings
 from vertex_launch.cli.options import SETTINGS, SettingsOptions, state_dir
 from vertex_launch.cli.output import console
 from vertex_launch.cloud import setup as cloud
 from vertex_launch.cloud.refusals import LOGIN
 from vertex_launch.cloud.setup import Step
 from vertex_launch.errors import FaultError
+from vertex_launch.job import spec
+from vertex_launch.job.state_dir import private
 from vertex_launch.plan import pools
 from vertex_launch.plan.pools import Quota
 from vertex_launch.settings import Settings
-from vertex_launch.state_dir import private
 
 JOBS = Path("jobs")
 

@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 import typer
 from google.api_core.exceptions import ServerError, TooManyRequests
 
-from vertex_launch import labels
-from vertex_launch.check import Examined
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import DETACHED, EXIT_CODES, command, detached, follow_to_end
 from vertex_launch.cli.options import JobFile, SettingsOptions, seconds
@@ -21,11 +19,13 @@ from vertex_launch.cloud.logs import Log
 from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import ENDED, fault, id_of, state
+from vertex_launch.facts import labels
+from vertex_launch.job.job_resource import ENDED, fault, id_of, state
+from vertex_launch.job.spec import Job, TuningJob
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import duration
+from vertex_launch.rules.check import Examined
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob
 
 WAIT_SECONDS = 1200.0  # for machines, before the next job is sent; where nobody says otherwise
 

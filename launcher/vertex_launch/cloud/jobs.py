@@ -16,15 +16,15 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 from google.protobuf import json_format
 
 from vertex_launch import program
-from vertex_launch.catalog import Catalog, Price
 from vertex_launch.cloud.logs import PASSING, pace_of
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError, nearest
-from vertex_launch.job_resource import ENDED, KINDS, Resource, custom_jobs, id_of, moment, run_spec, state
+from vertex_launch.facts.catalog import Catalog, Price
+from vertex_launch.job.job_resource import ENDED, KINDS, Resource, custom_jobs, id_of, moment, run_spec, state
+from vertex_launch.job.spec import Job
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import clock
-from vertex_launch.printable import printable
-from vertex_launch.spec import Job
+from vertex_launch.untrusted.printable import printable
 
 PREFIXES = {"trainingPipelines": "PIPELINE_STATE_"}  # prefixes of states; the default is JOB_STATE_
 NEVER = "trainingPipelines", "EXPIRED"  # a state that training pipelines do not have

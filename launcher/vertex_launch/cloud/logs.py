@@ -13,8 +13,8 @@ from google.api_core.exceptions import ServerError, TooManyRequests
 
 from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
-from vertex_launch.job_resource import ENDED, TRIAL_LABEL, Resource, custom_jobs, fault, id_of, moment, state
-from vertex_launch.printable import plain, printable
+from vertex_launch.job.job_resource import ENDED, TRIAL_LABEL, Resource, custom_jobs, fault, id_of, moment, state
+from vertex_launch.untrusted.printable import plain, printable
 
 PRUNED = 10_000  # lines after which those that are too old to come again are forgotten
 MOST_JOBS = 200  # of a search, the newest; a filter has at most 20,000 characters

@@ -8,11 +8,11 @@ from typing import Any
 from google.api_core.client_options import ClientOptions
 from google.cloud.storage import Client
 
-from vertex_launch.addresses import name_fault
 from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, id_of, output_folder, state, trials
-from vertex_launch.spec import OUTPUT
+from vertex_launch.job.addresses import name_fault
+from vertex_launch.job.job_resource import Resource, id_of, output_folder, state, trials
+from vertex_launch.job.spec import OUTPUT
 
 EVENTS = ".tfevents."  # in the name of each file of curves
 

@@ -11,19 +11,20 @@ from functools import partial
 
 from google.api_core.exceptions import Forbidden, GoogleAPICallError, NotFound
 
-from vertex_launch import lease, program, spec
+from vertex_launch import program
 from vertex_launch.cloud import jobs
+from vertex_launch.cloud.image import REVISION
 from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.image import REVISION
-from vertex_launch.job_resource import Resource, id_of, output_folder, state
+from vertex_launch.job import lease, spec
+from vertex_launch.job.job_resource import Resource, id_of, output_folder, state
+from vertex_launch.job.spec import OUTPUT, Job, TuningJob, trial
 from vertex_launch.plan import pools
-from vertex_launch.printable import printable
 from vertex_launch.rules import containers
 from vertex_launch.rules.containers import OF_REDUCERS, untagged
 from vertex_launch.rules.region_and_output import output
-from vertex_launch.spec import OUTPUT, Job, TuningJob, trial
+from vertex_launch.untrusted.printable import printable
 
 EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")

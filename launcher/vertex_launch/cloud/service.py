@@ -17,7 +17,7 @@ from google.auth.transport.requests import AuthorizedSession
 from requests import Response
 
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.job.job_resource import Resource, id_of
 from vertex_launch.settings import Settings
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"

@@ -15,17 +15,18 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import labels as of_jobs
-from vertex_launch import program, study_validation
+from vertex_launch import program
 from vertex_launch.cloud.preflight import Image, Preflight
 from vertex_launch.cloud.refusals import message_of
 from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, run_spec
+from vertex_launch.facts import labels as of_jobs
+from vertex_launch.job import study_validation
+from vertex_launch.job.job_resource import Resource, run_spec
+from vertex_launch.job.spec import Job, Pool, TuningJob, as_json, trial
 from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, Pool, TuningJob, as_json, trial
 
 # Collection -> gcloud's group of commands, the type of Google's client, and what its methods call it.
 NAMES = {

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from vertex_launch.errors import FaultError
+from vertex_launch.job.spec import Job, as_json
 from vertex_launch.local import resource_file
-from vertex_launch.local.context import Context
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.journal import Journal
 from vertex_launch.local.running.outcome import Ending, Outcome, Phase
 from vertex_launch.settings import for_local
-from vertex_launch.spec import Job, as_json
 
 NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:@-]+|^[.:@-]")
 

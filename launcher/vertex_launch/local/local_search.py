@@ -1,28 +1,35 @@
-"""Runs a search on this machine without the service: its trials, then a table of their results."""
+"""Runs a search on this machine without the service."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from rich.console import Console
 
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource, output_folder, same_result
+from vertex_launch.job.job_resource import Resource, output_folder
+from vertex_launch.job.spec import Job, as_json
+from vertex_launch.job.state_dir import StateDir
+from vertex_launch.job.state_dir import output_folder as local_folder
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.local.context import Context
-from vertex_launch.local.jobs.custom_jobs import ENDED, SUCCEEDED
+from vertex_launch.local.jobs.custom_jobs import ENDED
 from vertex_launch.local.jobs.tuning import COLLECTION
 from vertex_launch.local.run_job import empty_output, shown
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.server import Vertex
 from vertex_launch.local.views.jobs import reports
-from vertex_launch.spec import Job, as_json
-from vertex_launch.state_dir import StateDir
-from vertex_launch.state_dir import output_folder as local_folder
-from vertex_launch.trials_table import table
 
 
-def run(message: HyperparameterTuningJob, job: Job, context: Context, console: Console, fresh: bool) -> bool:
-    """Run a search to its end, as the service would; returns whether it succeeded.
+class Searched(NamedTuple):
+    """A search that has ended, and the custom jobs of its trials, perhaps among others."""
+
+    search: Resource
+    runs: Sequence[Resource]
+
+
+def run(message: HyperparameterTuningJob, job: Job, context: Context, console: Console, fresh: bool) -> Searched:
+    """Run a search to its end, as the service would; returns the search and its trials' jobs.
 
     Each trial runs `job`. A search of the same name and output folder that was stopped goes on, unless `fresh` empties
     that folder. Raises FaultError where a service holds the state folder, to which the search can be sent, where it
@@ -43,13 +50,7 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
         raise FaultError(error.message) from None
     finally:
         vertex.close()
-    console.print(table(ended, vertex.store.all("customJobs")))
-    if same := same_result(ended):
-        console.print(same, style="yellow")
-    if ended["state"] != SUCCEEDED:
-        reason = ended.get("error", {}).get("message", ended["state"])
-        console.print(f"Search failed: {reason}", style="bold red")
-    return bool(ended["state"] == SUCCEEDED)
+    return Searched(ended, vertex.store.all("customJobs"))
 
 
 def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job: Job, state_dir: StateDir) -> Resource:

@@ -18,8 +18,8 @@ from typing import Any
 import requests
 
 from vertex_launch.errors import FaultError
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.running import host, hosts
-from vertex_launch.state_dir import StateDir
 
 COMMAND = (sys.executable, "-m", "trainer.serving")
 ROUTE = "/v1/endpoints/local/deployedModels/local"  # the service's, unless the model's upload names others

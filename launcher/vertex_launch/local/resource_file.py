@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vertex_launch import jsons
-from vertex_launch.regular_file import read_regular
-from vertex_launch.state_dir import private, private_file
+from vertex_launch.job.state_dir import private, private_file
+from vertex_launch.untrusted import jsons
+from vertex_launch.untrusted.regular_file import read_regular
 
 
 def write(file: Path, resource: Mapping[str, Any]) -> None:

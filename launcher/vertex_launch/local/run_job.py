@@ -10,12 +10,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from vertex_launch import lease
-from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
-from vertex_launch.local.context import Context
+from vertex_launch.job import lease
+from vertex_launch.job.contract import Replica
+from vertex_launch.job.spec import OUTPUT, Job
+from vertex_launch.job.state_dir import StateDir, output_folder
 from vertex_launch.local.job_record import recorded
 from vertex_launch.local.running import engine
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.journal import SERVICE
 from vertex_launch.local.running.lines import message, payload
@@ -23,8 +25,6 @@ from vertex_launch.local.running.outcome import Outcome
 from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
 from vertex_launch.local.wire.wire import Wire
-from vertex_launch.spec import OUTPUT, Job
-from vertex_launch.state_dir import StateDir, output_folder
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}

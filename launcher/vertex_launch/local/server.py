@@ -9,16 +9,15 @@ from typing import Any, cast, get_args
 
 from rich.console import Console
 
-from vertex_launch import catalog
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.job_resource import id_of
+from vertex_launch.facts import catalog
+from vertex_launch.job.job_resource import id_of
 from vertex_launch.local.api.collection import EMPTY, Collection
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.http import Call, Route, Router
 from vertex_launch.local.api.operations import OPERATION, Operations
 from vertex_launch.local.api.projects import Projects
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import logs
 from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.jobs.custom_jobs import Jobs
@@ -28,6 +27,7 @@ from vertex_launch.local.jobs.tuning import Tunings
 from vertex_launch.local.registry import metadata, tensorboards
 from vertex_launch.local.registry.datasets import Annotations, DataItems, Datasets
 from vertex_launch.local.registry.models import Evaluations, Models, Slices
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.faults import IN_PYTHON, Action
 from vertex_launch.local.running.namespaces import isolation
 from vertex_launch.local.running.signals import signals_as_exceptions

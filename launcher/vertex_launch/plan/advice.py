@@ -6,12 +6,12 @@ from itertools import chain
 
 from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
+from vertex_launch.job.spec import Job
 from vertex_launch.plan import pools, reducers
 from vertex_launch.plan.allreduce_cost import HOP, Machines
 from vertex_launch.plan.formatting import seconds, size, usd
 from vertex_launch.plan.pools import Row, Trials
 from vertex_launch.plan.reducers import OVERLAP, AllReduceOptions, Sizing, step_seconds
-from vertex_launch.spec import Job
 
 SAME = 0.95  # a speed over another above which they are about the same
 SMALL = 0.05  # of the compute time; a shorter all-reduce is no reason to do anything

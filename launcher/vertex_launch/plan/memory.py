@@ -7,7 +7,7 @@ needs, and RESERVED stands for the CUDA context, NCCL's buffers and fragmentatio
 import math
 from dataclasses import dataclass
 
-from vertex_launch.catalog import Accelerator
+from vertex_launch.facts.catalog import Accelerator
 from vertex_launch.plan.workload import Workload
 
 RESERVED = 1.5e9  # bytes

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 
-from vertex_launch.catalog import Accelerator, Catalog, Price
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.facts.catalog import Accelerator, Catalog, Price
+from vertex_launch.job.spec import Job, TuningJob, trial
 from vertex_launch.plan import advice, memory, pools, reducers, scaling
 from vertex_launch.plan.advice import Training, Verdict
 from vertex_launch.plan.allreduce_cost import AllReduce, Machines
@@ -16,7 +17,6 @@ from vertex_launch.plan.reducers import AllReduceOptions, Sizing
 from vertex_launch.plan.scaling import Curve, Load, Point
 from vertex_launch.plan.workload import Workload
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob, trial
 
 MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
 SHORT = 0.005  # seconds; hundreds of kernels take about that long to start

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from google.cloud.aiplatform_v1.types.custom_job import Scheduling
 
-from vertex_launch.catalog import Catalog, Price, total
-from vertex_launch.job_resource import Resource
+from vertex_launch.facts.catalog import Catalog, Price, total
+from vertex_launch.job.job_resource import Resource
+from vertex_launch.job.spec import Job, Pool, TuningJob, trial
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, Pool, TuningJob, trial
 
 PREEMPTIBLE = (Scheduling.Strategy.SPOT, Scheduling.Strategy.FLEX_START)
 ROLES = ("chief", "workers", "servers", "evaluators")  # of pools, by position

@@ -9,7 +9,7 @@ is a bound, as nothing is left to hide the all-reduce of the first layer.
 import math
 from dataclasses import dataclass, replace
 
-from vertex_launch.catalog import Catalog, Price, reducers_needed
+from vertex_launch.facts.catalog import Catalog, Price, reducers_needed
 from vertex_launch.plan import allreduce_cost as cost
 from vertex_launch.plan.allreduce_cost import AllReduce, Machines
 

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from vertex_launch.catalog import FACTS
+from vertex_launch.facts.catalog import FACTS
 from vertex_launch.plan.advice import SAME
 from vertex_launch.plan.allreduce_cost import AllReduce
 from vertex_launch.plan.formatting import seconds, size, usd

@@ -7,7 +7,7 @@ documented rule. All figures rest on wire times (allreduce_cost.py): real rings 
 import math
 from dataclasses import dataclass, replace
 
-from vertex_launch.catalog import reducers_needed
+from vertex_launch.facts.catalog import reducers_needed
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.plan.reducers import Sizing, all_reduce_options, step_seconds
 

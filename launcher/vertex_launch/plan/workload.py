@@ -19,10 +19,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from vertex_launch.contract import TRAINER, Commands, limit, replicas
 from vertex_launch.errors import FaultError
-from vertex_launch.spec import Job
-from vertex_launch.state_dir import StateDir
+from vertex_launch.job.contract import TRAINER, Commands, limit, replicas
+from vertex_launch.job.spec import Job
+from vertex_launch.job.state_dir import StateDir
 
 DESCRIBE = Path("trainer/describe/__main__.py")
 OLD_DESCRIBE = "--describe"  # of projects from before there was that program; goes when all have been updated

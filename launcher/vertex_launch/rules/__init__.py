@@ -1,8 +1,8 @@
 """Faults of a job that Vertex AI would refuse, or spoil, only after it was sent: place, fault, cure, and why.
 
 One module for each subject, one function for each code: what the rule rests on is declared above its function, the
-facts are in vertex_launch/machines.yaml. `python -m vertex_launch.rules` prints the page of all rules. The names of
-`__all__` are also for the rules of a project: launcher/docs/house-rules.md.
+facts are in vertex_launch/facts/. `python -m vertex_launch.rules` prints the page of all rules. The names of `__all__`
+are also for the rules of a project: launcher/docs/house-rules.md.
 """
 
 import re
@@ -13,6 +13,7 @@ from types import ModuleType
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
 from vertex_launch.errors import Finding, Findings, first
+from vertex_launch.job.spec import Job, Pool, TuningJob, located
 from vertex_launch.rules import (
     containers,
     exit_codes,
@@ -31,7 +32,6 @@ from vertex_launch.rules import (
 from vertex_launch.rules.house import merged
 from vertex_launch.rules.rule import Project, Rule, RuleContext, rule, rule_of_pool, rule_of_search
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, Pool, TuningJob, located
 
 __all__ = ["RULES", "Project", "applied", "findings", "form", "in_local_vertex"]
 __all__ += ["Finding", "Findings", "Job", "Pool", "Rule", "RuleContext", "TuningJob"]  # for rules of a project

@@ -8,8 +8,8 @@ from datetime import date
 from itertools import pairwise
 from typing import NamedTuple
 
-from vertex_launch.contract import REFERENCE, expand, expanded
 from vertex_launch.errors import Finding, Findings
+from vertex_launch.job.contract import REFERENCE, expand, expanded
 from vertex_launch.rules.placeholders import MARK_IN_NAME
 from vertex_launch.rules.rule import Job, Pool, RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
@@ -268,7 +268,7 @@ def env_distinct(pool: Pool, context: RuleContext) -> Findings:
             yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep one of them")
 
 
-@rule("env-service", "warning", "inferred", "distributed-training", "vertex_launch/contract.py")
+@rule("env-service", "warning", "inferred", "distributed-training", "vertex_launch/job/contract.py")
 def env_free(job: Job, context: RuleContext) -> Findings:
     """An environment variable has another name than those that the service sets, such as AIP_MODEL_DIR and RANK.
     Otherwise: The documentation does not say which value counts: the job's, or the service's."""
@@ -282,7 +282,7 @@ def env_free(job: Job, context: RuleContext) -> Findings:
                 yield Finding(pool.at(pool.task, f"env[{index}].name"), fault, "remove it, or use another name")
 
 
-@rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/contract.py")
+@rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/job/contract.py")
 def references_set(job: Job, context: RuleContext) -> Findings:
     """A job of one replica refers to no RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT: those of several have them.
     Otherwise: The program is given the text $(RANK) itself, where it wants a number."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from vertex_launch.catalog import OWN, Catalog, read
 from vertex_launch.errors import FaultError
-from vertex_launch.proto_validation import message_in, messages_below, short_name
+from vertex_launch.facts.catalog import OWN, Catalog, read
+from vertex_launch.job.proto_validation import message_in, messages_below, short_name
 from vertex_launch.rules import RULES, applied, house
 from vertex_launch.rules.rule import Rule
 from vertex_launch.settings import Settings

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vertex_launch.catalog import OWN
 from vertex_launch.errors import FaultError, Finding, Findings, nearest, read_text
+from vertex_launch.facts.catalog import OWN
 from vertex_launch.rules.rule import REFUSED, Rule, RuleContext
 from vertex_launch.settings import Settings
 

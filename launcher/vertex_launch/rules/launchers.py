@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vertex_launch.contract import expand, expanded
+from vertex_launch.job.contract import expand, expanded
+from vertex_launch.job.spec import CHIEF
 from vertex_launch.rules import shells
 from vertex_launch.rules.containers import OF_SEVERAL, words
 from vertex_launch.rules.image_contents import module_files
 from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule
 from vertex_launch.rules.training import has_project
 from vertex_launch.settings import Texts
-from vertex_launch.spec import CHIEF
 
 OURS = "trainer.cluster.run"
 FILE = "trainer/cluster/run.py"

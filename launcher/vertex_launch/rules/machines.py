@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from vertex_launch import aliases
-from vertex_launch.catalog import Catalog, Machine
+from vertex_launch.facts import aliases
+from vertex_launch.facts.catalog import Catalog, Machine
 from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule, rule_of_pool
 
 CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"

@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Iterable
 
-from vertex_launch.job_resource import camel
+from vertex_launch.job.job_resource import camel
 from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule, rule_of_pool
 
 ROOTS = {"nfs_mounts": "/mnt/nfs/", "lustre_mounts": "/mnt/lustre/"}  # folders below which they are mounted

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from vertex_launch.addresses import folder_fault
+from vertex_launch.job.addresses import folder_fault
+from vertex_launch.job.spec import OUTPUT, Job, Pool
 from vertex_launch.rules import shells
 from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule
-from vertex_launch.spec import OUTPUT, Job, Pool
 
 MARKS = shells.FACTS["marks"]
 ENGINE, MARK = ([re.compile(pattern, re.DOTALL) for pattern in MARKS[key]] for key in ("engine", "text"))

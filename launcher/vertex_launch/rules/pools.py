@@ -1,8 +1,8 @@
 """Which pools a job has, and that each can start."""
 
 from vertex_launch import program
+from vertex_launch.job.spec import CHIEF, WORKERS, Job, Pool, as_json
 from vertex_launch.rules.rule import Finding, Findings, RuleContext, more, rule, rule_of_pool
-from vertex_launch.spec import CHIEF, WORKERS, Job, Pool, as_json
 
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
 REQUIRED = {"containerSpec": ["imageUri"], "pythonPackageSpec": ["executorImageUri", "packageUris", "pythonModule"]}

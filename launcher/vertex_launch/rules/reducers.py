@@ -2,8 +2,9 @@
 
 import re
 
-from vertex_launch import catalog
 from vertex_launch.errors import Finding, Findings, did_you_mean
+from vertex_launch.facts import catalog
+from vertex_launch.job.spec import REDUCERS, Job, Pool
 from vertex_launch.plan import allreduce_cost
 from vertex_launch.plan.formatting import usd
 from vertex_launch.plan.reducers import bypassed
@@ -11,7 +12,6 @@ from vertex_launch.rules import containers, shells
 from vertex_launch.rules.containers import Flag, flags, image_at, image_of, prebuilt_name, untagged, words
 from vertex_launch.rules.machines import gbps, known
 from vertex_launch.rules.rule import Declare, RuleContext, rule, rule_of_pool
-from vertex_launch.spec import REDUCERS, Job, Pool
 
 CHOICE = re.compile("((dist|distributed|process_group)_?)?(backend|strategy)", re.IGNORECASE)  # of how to all-reduce
 rule_if_idle = Declare(Job, "Vertex AI runs the job; the reducers are billed and get nothing to do.")

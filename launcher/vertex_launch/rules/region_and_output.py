@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vertex_launch import lease
-from vertex_launch.addresses import folder_fault
-from vertex_launch.aliases import region_cure
+from vertex_launch.facts.aliases import region_cure
+from vertex_launch.job import lease
+from vertex_launch.job.addresses import folder_fault
+from vertex_launch.job.spec import OUTPUT, Job, TuningJob
 from vertex_launch.rules.containers import words
 from vertex_launch.rules.machines import known
 from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_of_search
 from vertex_launch.rules.training import runs_trainer
-from vertex_launch.spec import OUTPUT, Job, TuningJob
 
 REGION = "region"  # the one place that is not in the job file
 REGION_NAME = re.compile("[a-z]+-[a-z]+[0-9]+|us|eu")  # the last two since google-cloud-aiplatform 1.163 and 2.7
@@ -85,7 +85,7 @@ def output_named(job: Job, context: RuleContext) -> Findings:
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}")
 
 
-@rule("output-folder", "error", "documented", "api-types", "vertex_launch/addresses.py")
+@rule("output-folder", "error", "documented", "api-types", "vertex_launch/job/addresses.py")
 def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
     """The output folder is an address in Cloud Storage, gs://BUCKET/FOLDER, and stays one where buckets are mounted."""
     if _prefix(job) and (found := folder_fault(_prefix(job), OUTPUT)):

@@ -7,10 +7,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from vertex_launch.catalog import Catalog, Certainty
 from vertex_launch.errors import Finding, Findings, Severity
+from vertex_launch.facts.catalog import Catalog, Certainty
+from vertex_launch.job.spec import Job, Pool, TuningJob
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, Pool, TuningJob
 
 __all__ = ["Finding", "Findings", "Job", "Pool", "TuningJob"]  # for the modules of rules
 __all__ += ["Declare", "Project", "Rule", "RuleContext", "more", "rule", "rule_of_pool", "rule_of_search"]

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAffinity
 
+from vertex_launch.job.spec import OUTPUT, Job, Pool
 from vertex_launch.rules.region_and_output import folder
 from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_of_pool
 from vertex_launch.rules.training import flag_of, runs_trainer
-from vertex_launch.spec import OUTPUT, Job, Pool
 
 Reservation = ReservationAffinity.Type
 LONGEST = "write the longest run you would pay for, such as 3600s"

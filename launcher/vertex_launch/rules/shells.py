@@ -12,7 +12,7 @@ from typing import NamedTuple
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Tree
 
-from vertex_launch import catalog
+from vertex_launch.facts import catalog
 
 FACTS = catalog.read(Path(__file__).with_name("programs.yaml"))
 SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash|zsh|ash|ksh)")

@@ -16,11 +16,11 @@ from datetime import date
 from importlib import metadata
 from pathlib import Path
 
-from vertex_launch.contract import EVALUATOR, REFERENCE, TRAINER
 from vertex_launch.errors import Finding, Findings, did_you_mean
+from vertex_launch.job.contract import EVALUATOR, REFERENCE, TRAINER
+from vertex_launch.job.spec import CHIEF, EVALUATORS, Job, Pool
 from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebuilt_name, untagged, words
 from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool, text
-from vertex_launch.spec import CHIEF, EVALUATORS, Job, Pool
 
 MODULES = (TRAINER, EVALUATOR)
 SCORES = "trainer/evaluator/__main__.py"  # which projects have whose trainer.task does not score in pool 3

@@ -6,9 +6,10 @@ from functools import wraps
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch import labels, study_validation
-from vertex_launch.contract import argument_pools
 from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
+from vertex_launch.facts import labels
+from vertex_launch.job import study_validation
+from vertex_launch.job.contract import argument_pools
 from vertex_launch.rules import shells
 from vertex_launch.rules.containers import words
 from vertex_launch.rules.rule import Rule, RuleContext, TuningJob, rule_of_search
@@ -23,7 +24,7 @@ STUDY_RULES = (
     _of_study("study-counts", "error", "api-types", study_validation.count_findings),
     _of_study("study-metrics", "error", "api-types", study_validation.metric_findings),
     _of_study("study-parameters", "error", "api-types", study_validation.parameter_findings),
-    _of_study("study-local", "warning", "vertex_launch/study_validation.py", study_validation.local_findings),
+    _of_study("study-local", "warning", "vertex_launch/job/study_validation.py", study_validation.local_findings),
 )
 
 

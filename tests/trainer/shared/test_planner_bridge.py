@@ -8,7 +8,7 @@ from trainer.reports.sinks import TensorBoard
 from trainer.reports.speed import peak_flops
 from trainer.vertex.storage import Trial
 from trainer.vertex.tuning import MetricFile
-from vertex_launch import catalog
+from vertex_launch.facts import catalog
 from vertex_launch.local.jobs import metric_file
 from vertex_launch.plan import workload
 from vertex_launch.plan.workload import Workload

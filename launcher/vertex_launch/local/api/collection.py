@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vertex_launch import labels, proto_validation, spec, strict_yaml
-from vertex_launch.addresses import object_path
 from vertex_launch.errors import FaultError, Finding, Findings
-from vertex_launch.job_resource import Resource, camel
+from vertex_launch.facts import labels
+from vertex_launch.job import proto_validation, spec, strict_yaml
+from vertex_launch.job.addresses import object_path
+from vertex_launch.job.job_resource import Resource, camel
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call

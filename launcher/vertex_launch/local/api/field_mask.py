@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import camel
+from vertex_launch.job.job_resource import camel
 from vertex_launch.local.api.errors import ApiError, invalid
 
 PARAMETERS = ("fields", "$fields")

@@ -18,7 +18,7 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any, NamedTuple
 
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import Resource, camel
+from vertex_launch.job.job_resource import Resource, camel
 from vertex_launch.local.api.errors import ApiError, invalid
 
 Predicate = Callable[[Resource], bool]

@@ -19,12 +19,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from vertex_launch import jsons
 from vertex_launch.local.api import field_mask
 from vertex_launch.local.api.errors import STORAGE, ApiError, our_fault
 from vertex_launch.local.api.origin_check import fault_of, in_parts
 from vertex_launch.local.google import is_google
-from vertex_launch.printable import printable
+from vertex_launch.untrusted import jsons
+from vertex_launch.untrusted.printable import printable
 
 LOG = logging.getLogger(__name__)  # which the service's terminal shows
 

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from typing import Any
 
-from vertex_launch.job_resource import Resource, collection_of, id_of
+from vertex_launch.job.job_resource import Resource, collection_of, id_of
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.collection import TYPES, Act
 from vertex_launch.local.api.errors import ApiError

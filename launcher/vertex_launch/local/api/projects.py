@@ -10,11 +10,11 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from vertex_launch import jsons
-from vertex_launch.contract import DIGITS, project_number
+from vertex_launch.job.contract import DIGITS, project_number
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Handler, Route
 from vertex_launch.local.api.store import Store
+from vertex_launch.untrusted import jsons
 
 NUMBERED = re.compile(rf"(?<![\w/])projects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")  # not within an address
 NAME = re.compile(r"^projects/([^/]+)(?=/locations/[^/]+/(?!keyRings/))")  # of a resource of Vertex AI

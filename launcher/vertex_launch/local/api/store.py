@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from vertex_launch.errors import FaultError
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
+from vertex_launch.job.state_dir import StateDir, private_file
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.resource_file import now
-from vertex_launch.regular_file import locked_elsewhere
-from vertex_launch.state_dir import StateDir, private_file
+from vertex_launch.untrusted.regular_file import locked_elsewhere
 
 LOCK = "service.lock"  # holds the process id and the endpoint of the process that works in the folder
 # Each part of a name becomes a folder or a file, so it has no character with a meaning for a file system.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.job.job_resource import Resource, id_of
 from vertex_launch.local.api.collection import Act, Collection
 from vertex_launch.local.api.errors import ApiError, our_fault
 from vertex_launch.local.api.store import Store

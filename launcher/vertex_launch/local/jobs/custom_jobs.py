@@ -16,19 +16,22 @@ from typing import Any
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from google.protobuf import json_format
 
-from vertex_launch import job_resource, lease, rules
+from vertex_launch import rules
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.job_resource import Resource, id_of
-from vertex_launch.labels import name_findings
+from vertex_launch.facts.labels import name_findings
+from vertex_launch.job import job_resource, lease
+from vertex_launch.job.job_resource import Resource, id_of
+from vertex_launch.job.spec import Job, as_json
+from vertex_launch.job.state_dir import output_folder
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.context import Context
 from vertex_launch.local.jobs import experiments, resource_pools
 from vertex_launch.local.jobs.background import BackgroundTask, BackgroundTasks, repeating
 from vertex_launch.local.jobs.experiments import Curves
 from vertex_launch.local.jobs.resource_pools import Machines
 from vertex_launch.local.rpc_status import rpc_status
 from vertex_launch.local.running import host, journal
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.faults import Action
 from vertex_launch.local.running.journal import SERVICE, Journal
@@ -37,8 +40,6 @@ from vertex_launch.local.running.prepare import Extras, prepare, size
 from vertex_launch.local.running.replica_state import Status
 from vertex_launch.local.wire.wire import Wire
 from vertex_launch.rules import NOWHERE, RuleContext
-from vertex_launch.spec import Job, as_json
-from vertex_launch.state_dir import output_folder
 
 COLLECTION = "customJobs"
 PREFIX = "JOB_STATE_"

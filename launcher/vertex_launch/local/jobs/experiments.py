@@ -17,17 +17,17 @@ from typing import Any
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 from google.cloud.aiplatform_v1.types.tensorboard_data import Scalar
 
-from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.job_resource import Resource, id_of
+from vertex_launch.job.addresses import object_path
+from vertex_launch.job.job_resource import Resource, id_of
+from vertex_launch.job.spec import Job, as_json
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.projects import by_number
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.registry import tensorboards
 from vertex_launch.local.registry.metadata import DEFAULT, EXPERIMENT, RUN, create_context
 from vertex_launch.local.resource_file import moment
-from vertex_launch.regular_file import open_regular
-from vertex_launch.spec import Job, as_json
+from vertex_launch.untrusted.regular_file import open_regular
 
 JOBS = "_custom_jobs"  # key of a run's metadata
 PACKAGE = re.compile(r"(?:gs://|/gcs/)(\S+\.tar\.gz)")

@@ -13,16 +13,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vertex_launch import jsons
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import TRIAL_LABEL, Resource, id_of, trial_ids
+from vertex_launch.job.job_resource import TRIAL_LABEL, Resource, id_of, trial_ids
+from vertex_launch.job.state_dir import private_file
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import ApiError, invalid
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running import journal
 from vertex_launch.local.running.lines import payload
-from vertex_launch.state_dir import private_file
+from vertex_launch.untrusted import jsons
 
 # The fields of a LogEntry that a request may filter by. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vertex_launch import jsons
 from vertex_launch.errors import listed, nearest
 from vertex_launch.local.jobs.search import Measurement
-from vertex_launch.regular_file import LARGEST, open_regular
+from vertex_launch.untrusted import jsons
+from vertex_launch.untrusted.regular_file import LARGEST, open_regular
 
 HEAD = 256  # bytes, with a time of the first report; a file that begins otherwise than before was written anew
 CHUNK = 2**22  # bytes of a running trial to read at once: 0.3 s

@@ -15,8 +15,9 @@ from google.protobuf import json_format
 from starlette.datastructures import QueryParams
 
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.job_resource import Resource
-from vertex_launch.labels import name_findings
+from vertex_launch.facts.labels import name_findings
+from vertex_launch.job.job_resource import Resource
+from vertex_launch.job.spec import Job, as_json
 from vertex_launch.local.api.collection import Act, Records
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
@@ -25,7 +26,6 @@ from vertex_launch.local.jobs import resource_pools
 from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.resource_file import now
 from vertex_launch.rules import machines, pools, region_and_output, scheduling
-from vertex_launch.spec import Job, as_json
 
 MOST = 1000  # machines of a pool. Source: gcloud 528, ai persistent-resources create
 CHANGEABLE = frozenset(("displayName", "labels", "resourcePools"))

@@ -15,11 +15,12 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJob, CustomJobSpec
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.training_pipeline import TrainingPipeline
 
-from vertex_launch import strict_yaml
-from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import FaultError, Finding, Findings
-from vertex_launch.job_resource import Resource, tidy, trials
-from vertex_launch.labels import LONGEST_NAME, name_findings
+from vertex_launch.facts.labels import LONGEST_NAME, name_findings
+from vertex_launch.job import strict_yaml
+from vertex_launch.job.addresses import folder_fault
+from vertex_launch.job.job_resource import Resource, tidy, trials
+from vertex_launch.job.spec import Job, as_json, read
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import custom_jobs
@@ -30,7 +31,6 @@ from vertex_launch.local.registry import datasets
 from vertex_launch.local.registry.models import Models
 from vertex_launch.local.rpc_status import STATUSES
 from vertex_launch.local.running.prepare import Extras
-from vertex_launch.spec import Job, as_json, read
 
 COLLECTION = "trainingPipelines"
 CUSTOM_TASK, TUNING_TASK = "/custom_task_1.0.0.yaml", "/hyperparameter_tuning_task_1.0.0.yaml"

@@ -7,13 +7,13 @@ jobs on a persistent resource", 2026.
 
 from collections import Counter
 
-from vertex_launch import job_resource
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.job_resource import Resource
+from vertex_launch.job import job_resource
+from vertex_launch.job.job_resource import Resource
+from vertex_launch.job.spec import Job, as_json
 from vertex_launch.local.api.store import Store
-from vertex_launch.local.context import Options
+from vertex_launch.local.running.context import Options
 from vertex_launch.local.running.prepare import size
-from vertex_launch.spec import Job, as_json
 
 COLLECTION = "persistentResources"
 DISK = "pd-ssd"  # of a pool that names none. Source: google-cloud-aiplatform 2.7.0, types/machine_resources.py

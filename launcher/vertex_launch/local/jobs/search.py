@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
-from vertex_launch.study_validation import LOGARITHMIC, is_active, kind_of, shown, values_of
+from vertex_launch.job.study_validation import LOGARITHMIC, is_active, kind_of, shown, values_of
 
 ParameterSpec = StudySpec.ParameterSpec
 Scale = ParameterSpec.ScaleType

@@ -11,11 +11,12 @@ from typing import Any
 from google.cloud.aiplatform_v1.types.custom_job import CustomJob
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 
-from vertex_launch import study_validation
-from vertex_launch.contract import with_arguments
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import Resource, fault, final_metrics, id_of, moment, stopped_early
-from vertex_launch.labels import LONGEST_NAME, name_findings
+from vertex_launch.facts.labels import LONGEST_NAME, name_findings
+from vertex_launch.job import study_validation
+from vertex_launch.job.contract import with_arguments
+from vertex_launch.job.job_resource import Resource, fault, final_metrics, id_of, moment, stopped_early
+from vertex_launch.job.spec import Job, as_json
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs import search
@@ -25,7 +26,6 @@ from vertex_launch.local.jobs.metric_file import MetricFile
 from vertex_launch.local.jobs.search import Measurement, Search, Suggestion
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.running.prepare import Extras
-from vertex_launch.spec import Job, as_json
 
 COLLECTION = "hyperparameterTuningJobs"
 POLL_SECONDS = 0.2

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vertex_launch import jsons
-from vertex_launch.addresses import object_path
+from vertex_launch.job.addresses import object_path
 from vertex_launch.local.api.errors import ApiError
-from vertex_launch.regular_file import read_regular
+from vertex_launch.untrusted import jsons
+from vertex_launch.untrusted.regular_file import read_regular
 
 SETS = ("training", "validation", "test")
 LABELS = "dataItemResourceLabels"  # a field of items

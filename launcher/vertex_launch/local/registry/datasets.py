@@ -18,15 +18,15 @@ from google.cloud.aiplatform_v1.types.dataset import Dataset
 from google.cloud.aiplatform_v1.types.dataset_service import ExportDataRequest, ImportDataRequest
 
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.job_resource import Resource, id_of, tidy
-from vertex_launch.labels import name_findings
+from vertex_launch.facts.labels import name_findings
+from vertex_launch.job.job_resource import Resource, id_of, tidy
+from vertex_launch.job.spec import as_json
 from vertex_launch.local.api.collection import TYPES, Act, Collection, Records, new_folder, read_message
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.registry import dataset_files
 from vertex_launch.local.registry.dataset_files import LABELS, ML_USE, SETS, DatasetContent
 from vertex_launch.local.registry.splits import Assignment, assignment
-from vertex_launch.spec import as_json
 
 COLLECTION = "datasets"
 DATA_ITEMS = f"{COLLECTION}/*/dataItems"

@@ -17,7 +17,8 @@ from google.cloud.aiplatform_v1.types.execution import Execution
 from google.cloud.aiplatform_v1.types.metadata_store import MetadataStore
 
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import Resource, collection_of, id_of
+from vertex_launch.job.job_resource import Resource, collection_of, id_of
+from vertex_launch.job.spec import as_json
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.collection import TYPES, Act, Collection, Records, fields, read_message
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
@@ -25,7 +26,6 @@ from vertex_launch.local.api.filters import IN_CONTEXT, Predicate
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
-from vertex_launch.spec import as_json
 
 STORES = "metadataStores"
 DEFAULT = f"{STORES}/default"  # the metadata store that experiments are in

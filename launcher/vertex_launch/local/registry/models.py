@@ -16,15 +16,15 @@ from google.cloud.aiplatform_v1.types.model import Model
 from google.cloud.aiplatform_v1.types.model_evaluation import ModelEvaluation
 from google.cloud.aiplatform_v1.types.model_evaluation_slice import ModelEvaluationSlice
 
-from vertex_launch import labels
-from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import Resource, camel, id_of
-from vertex_launch.labels import name_findings
+from vertex_launch.facts import labels
+from vertex_launch.facts.labels import name_findings
+from vertex_launch.job.addresses import object_path
+from vertex_launch.job.job_resource import Resource, camel, id_of
+from vertex_launch.job.spec import as_json
 from vertex_launch.local.api.collection import TYPES, Act, Collection, fields, new_folder, read_message, without_output
 from vertex_launch.local.api.errors import ApiError, refuse
 from vertex_launch.local.api.http import Call
-from vertex_launch.spec import as_json
 
 COLLECTION = "models"
 EVALUATIONS = "/evaluations"

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from vertex_launch.errors import Finding
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.errors import invalid
 from vertex_launch.local.registry.dataset_files import LABELS, ML_USE, SETS, DatasetContent

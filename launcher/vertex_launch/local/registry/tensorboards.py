@@ -20,16 +20,16 @@ from google.cloud.aiplatform_v1.types.tensorboard_run import TensorboardRun
 from google.cloud.aiplatform_v1.types.tensorboard_time_series import TensorboardTimeSeries
 from google.protobuf import json_format
 
-from vertex_launch.addresses import object_path
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.job_resource import Resource, camel, id_of
+from vertex_launch.job.addresses import object_path
+from vertex_launch.job.job_resource import Resource, camel, id_of
+from vertex_launch.job.spec import as_json
 from vertex_launch.local.api import filters
 from vertex_launch.local.api.collection import Act, Collection, Records, fields, read_message, without_output
 from vertex_launch.local.api.errors import ApiError, invalid, refuse
 from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
-from vertex_launch.regular_file import read_regular
-from vertex_launch.spec import as_json
+from vertex_launch.untrusted.regular_file import read_regular
 
 BOARDS = "tensorboards"
 EXPERIMENTS, RUNS = f"{BOARDS}/*/experiments", f"{BOARDS}/*/experiments/*/runs"

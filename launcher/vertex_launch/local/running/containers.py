@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.image import PLATFORM
-from vertex_launch.local.context import Context
+from vertex_launch.facts.catalog import PLATFORM
+from vertex_launch.job.contract import Replica
+from vertex_launch.job.spec import Job
 from vertex_launch.local.google import METADATA
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.hosts import Hosts
 from vertex_launch.local.running.namespaces import GCS
-from vertex_launch.spec import Job
 
 CLIENTS = ("docker", "podman")
 ANSWER_SECONDS = 10.0  # for a question on which little depends
@@ -63,7 +63,7 @@ def require_images(job: Job, client: str) -> None:
     images = {pool.spec.container_spec.image_uri for pool in job.pools if not pool.reduces}
     for image in sorted(images):
         if _client(client, "image", "inspect", image).returncode:
-            pulled = _client(client, "pull", "--quiet", PLATFORM, image)
+            pulled = _client(client, "pull", "--quiet", f"--platform={PLATFORM}", image)
             if pulled.returncode:
                 error = " ".join(pulled.stderr.split()).removeprefix("Error response from daemon: ")
                 if "daemon running" in error:
@@ -96,7 +96,7 @@ def contained(
     if authorities := context.wire.get(AUTHORITIES):
         folders[authorities] = authorities
     command = (
-        *(client, "run", "--rm", f"--name=vertex-{job_id}-{replica.name}", PLATFORM, *SHARED),
+        *(client, "run", "--rm", f"--name=vertex-{job_id}-{replica.name}", f"--platform={PLATFORM}", *SHARED),
         f"--hostname={own.name}",
         *(f"--add-host={host.name}:{host.ip}" for host in machines.values()),
         *(f"--add-host={name}:{context.metadata}" for name in METADATA if context.metadata),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vertex_launch.contract import Replica
+from vertex_launch.job.contract import Replica
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, TRACEBACK, message
 
 # Exit code of a trainer that lost a peer: "try again later". Source: sysexits.h, EX_TEMPFAIL.

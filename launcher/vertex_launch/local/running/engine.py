@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from signal import SIGCONT, SIGTERM
 
-from vertex_launch.contract import Replica
+from vertex_launch.job.contract import Replica
+from vertex_launch.job.spec import CHIEF_REPLICA, REDUCERS, WORKERS
+from vertex_launch.job.state_dir import private
 from vertex_launch.local.running import shared_folders
 from vertex_launch.local.running.ended import PEER_LOST, Ended
 from vertex_launch.local.running.faults import Action, step_of
@@ -23,8 +25,6 @@ from vertex_launch.local.running.replica_state import ReplicaState, Status
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.running.silence import Silence, activities
 from vertex_launch.local.running.worlds import Worlds
-from vertex_launch.spec import CHIEF_REPLICA, REDUCERS, WORKERS
-from vertex_launch.state_dir import private
 
 SETTLE_SECONDS = 1.5  # from the first failure to the verdict: others fail meanwhile, and one may be the cause
 PEER_SECONDS = 5.0  # instead, if the first replica has lost a peer: the peer is the likelier cause, and may end late

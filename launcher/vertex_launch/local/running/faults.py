@@ -12,11 +12,11 @@ from typing import Literal, cast
 
 import psutil
 
-from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
+from vertex_launch.job.contract import Replica
+from vertex_launch.job.spec import Job
 from vertex_launch.local.running.connections import processes
 from vertex_launch.local.running.lines import message, payload
-from vertex_launch.spec import Job
 
 Action = Literal["kill", "term", "preempt", "freeze", "late", "slow", "flip", "truncate", "exit0", "raise"]
 

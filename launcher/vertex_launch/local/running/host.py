@@ -10,7 +10,7 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vertex_launch.state_dir import StateDir, private
+from vertex_launch.job.state_dir import StateDir, private
 
 # The shell's variables that every replica gets: search paths, language, network, and this machine's GPUs and compiler.
 INHERITED = frozenset(

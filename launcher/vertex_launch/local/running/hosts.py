@@ -12,9 +12,9 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from types import MappingProxyType
 
+from vertex_launch.job.spec import Job
+from vertex_launch.job.state_dir import private, private_file
 from vertex_launch.local.google import METADATA
-from vertex_launch.spec import Job
-from vertex_launch.state_dir import private, private_file
 
 LOOPBACK, LOOPBACK_NETWORK = "127.0.0.1", "127.0.0.0/8"
 FIRST_OWN = IPv4Address("127.1.0.1")  # Linux answers at all of 127.0.0.0/8

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from vertex_launch.job.state_dir import private, private_file
 from vertex_launch.local.resource_file import now
-from vertex_launch.regular_file import locked_elsewhere, open_regular
-from vertex_launch.state_dir import private, private_file
+from vertex_launch.untrusted.regular_file import locked_elsewhere, open_regular
 
 SERVICE = "service"  # has a line of its own in the place of a replica, as in Cloud Logging
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from vertex_launch import jsons
+from vertex_launch.untrusted import jsons
 
 LAST_LINES = 20
 LONGEST_LINE = 2**22  # bytes; a longer line is cut, or it would fill the memory

@@ -3,9 +3,9 @@
 from pathlib import Path, PurePosixPath
 
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.job.spec import Job
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.running.namespaces import Isolation
-from vertex_launch.spec import Job
-from vertex_launch.state_dir import StateDir
 
 # Above all mount points. Source: google-cloud-aiplatform, types/machine_resources.py
 MOUNTS = PurePosixPath("/mnt/nfs")

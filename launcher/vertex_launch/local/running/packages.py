@@ -18,12 +18,12 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import IO
 
-from vertex_launch.addresses import object_path
-from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.job.addresses import object_path
+from vertex_launch.job.contract import Replica
+from vertex_launch.job.spec import Job, Pool
+from vertex_launch.job.state_dir import private, private_file
 from vertex_launch.local.running.namespaces import Isolation
-from vertex_launch.spec import Job, Pool
-from vertex_launch.state_dir import private, private_file
 
 PIP = re.compile(r"\bpip3?\b")
 PIP_ERROR = re.compile(r"^\s*(?:ERROR: |\u00d7 )(.+)$", re.MULTILINE)

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
-from vertex_launch.contract import Replica, replicas, require_commands
+from vertex_launch.job.contract import Replica, replicas, require_commands
+from vertex_launch.job.spec import Job
+from vertex_launch.job.state_dir import output_folder
 from vertex_launch.local import google
-from vertex_launch.local.context import Context
 from vertex_launch.local.running import containers, host, hosts, nfs, packages, restart_policy
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.faults import Fault, armed
 from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.settings import for_local
-from vertex_launch.spec import Job
-from vertex_launch.state_dir import output_folder
 
 # Ports at which the SDK's profiler of a job with a TensorBoard listens; replicas of one machine cannot share them.
 PROFILER_PORTS = ("AIP_HTTP_HANDLER_PORT", "AIP_TF_PROFILER_PORT")

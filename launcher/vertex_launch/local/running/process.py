@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, cast
 
-from vertex_launch.contract import Replica
 from vertex_launch.errors import FaultError
+from vertex_launch.job.contract import Replica
+from vertex_launch.job.state_dir import private_file
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.lines import Splitter, Tail
 from vertex_launch.local.running.namespaces import Isolation
-from vertex_launch.state_dir import private_file
 
 SHIM_SECONDS = 3  # for the shim to end everything, once its standard input is closed
 READ_SECONDS = 10  # without a line, after which no more are waited for

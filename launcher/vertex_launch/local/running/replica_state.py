@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass, field
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 
-from vertex_launch.contract import Replica
+from vertex_launch.job.contract import Replica
 from vertex_launch.local.running import faults
 from vertex_launch.local.running.faults import Action, Fault
 from vertex_launch.local.running.process import Process

@@ -8,9 +8,9 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vertex_launch.local.context import Options
+from vertex_launch.job.spec import Job
+from vertex_launch.local.running.context import Options
 from vertex_launch.local.running.ended import Ended
-from vertex_launch.spec import Job
 
 REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
 LONGEST_SECONDS = 7 * 24 * 3600.0  # timeout of a job that names none

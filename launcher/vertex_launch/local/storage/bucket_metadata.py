@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vertex_launch.contract import project_number
+from vertex_launch.job.contract import project_number
 from vertex_launch.local import resource_file
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage.buckets import Buckets

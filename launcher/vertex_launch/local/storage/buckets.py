@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from vertex_launch.addresses import BUCKET, name_fault
 from vertex_launch.errors import Finding
+from vertex_launch.job.addresses import BUCKET, name_fault
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums, object_of
-from vertex_launch.regular_file import open_regular
+from vertex_launch.untrusted.regular_file import open_regular
 
 # Checksums of a checkpoint of many GB would make every listing slow. A larger object has them only if it was
 # uploaded through the service; all clients work without them.

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from vertex_launch.addresses import LONGEST_NAME, name_fault
+from vertex_launch.job.addresses import LONGEST_NAME, name_fault
 from vertex_launch.local.storage.objects import bad_request, number
 
 LARGEST_PAGE = 1000

@@ -16,7 +16,7 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, read_body
 from vertex_launch.local.storage.buckets import Buckets
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums
-from vertex_launch.regular_file import locked_elsewhere
+from vertex_launch.untrusted.regular_file import locked_elsewhere
 
 
 async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response:

@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
-from vertex_launch.job_resource import Resource
+from vertex_launch.job.job_resource import Resource
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import XML_API, Call, Route
 from vertex_launch.local.storage import uploads

@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from vertex_launch import job_resource
-from vertex_launch.job_resource import KINDS, Resource, backing, custom_jobs, fault, id_of, machines, state, style
+from vertex_launch.job import job_resource
+from vertex_launch.job.job_resource import KINDS, Resource, backing, custom_jobs, fault, id_of, machines, state, style
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.jobs.background import repeating
 from vertex_launch.local.jobs.custom_jobs import Jobs
-from vertex_launch.printable import printable
+from vertex_launch.untrusted.printable import printable
 
 POLL_SECONDS = 0.25
 FOLLOWED = 1000  # jobs on the terminal, the newest

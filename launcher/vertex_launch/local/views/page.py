@@ -15,8 +15,8 @@ from typing import Any
 
 from starlette.responses import HTMLResponse, Response
 
-from vertex_launch import jsons
-from vertex_launch.job_resource import id_of, trial_ids
+from vertex_launch.job.job_resource import id_of, trial_ids
+from vertex_launch.job.spec import CHIEF_REPLICA
 from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.api.http import Call, Handler, Route
 from vertex_launch.local.api.store import Store
@@ -26,9 +26,9 @@ from vertex_launch.local.jobs.metric_file import MetricFile
 from vertex_launch.local.jobs.tuning import COLLECTION as SEARCHES
 from vertex_launch.local.running import lines as printed
 from vertex_launch.local.views.jobs import summaries
-from vertex_launch.printable import plain
-from vertex_launch.regular_file import open_regular
-from vertex_launch.spec import CHIEF_REPLICA
+from vertex_launch.untrusted import jsons
+from vertex_launch.untrusted.printable import plain
+from vertex_launch.untrusted.regular_file import open_regular
 
 PAGE = Path(__file__).with_name("page.html")
 LISTED = 1000  # jobs

@@ -24,14 +24,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vertex_launch import program
-from vertex_launch.contract import project_number
-from vertex_launch.local.context import Context
+from vertex_launch.job.contract import project_number
+from vertex_launch.job.spec import Job
+from vertex_launch.job.state_dir import private, private_file
 from vertex_launch.local.google import is_google
+from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.hosts import LOOPBACK
 from vertex_launch.local.wire.authority import BUNDLES, Authority
 from vertex_launch.settings import Settings, for_local
-from vertex_launch.spec import Job
-from vertex_launch.state_dir import private, private_file
 
 HTTP = "http/1.1"  # by ALPN; gRPC is "h2"
 BUNDLE = "authorities.pem"  # in the home folder of a job

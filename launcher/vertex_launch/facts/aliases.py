@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from vertex_launch.catalog import Catalog, read, standard
 from vertex_launch.errors import letters, listed, nearest
+from vertex_launch.facts.catalog import Catalog, read, standard
 
 SHOWN = 9  # of the names to choose from
 SUCH_AS = 3  # where there are more

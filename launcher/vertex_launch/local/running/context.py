@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.running.faults import Fault
 from vertex_launch.settings import Settings
-from vertex_launch.state_dir import StateDir
 
 
 @dataclass(frozen=True, kw_only=True)

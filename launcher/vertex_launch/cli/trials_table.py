@@ -6,8 +6,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from vertex_launch.job_resource import Resource, trials
-from vertex_launch.printable import printable
+from vertex_launch.job.job_resource import Resource, trials
+from vertex_launch.untrusted.printable import printable
 
 UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stopped"}
 

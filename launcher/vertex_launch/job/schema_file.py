@@ -10,7 +10,7 @@ from pathlib import Path
 from google.cloud.aiplatform_v1 import gapic_version
 
 from vertex_launch import __version__
-from vertex_launch.regular_file import open_regular
+from vertex_launch.untrusted.regular_file import open_regular
 
 # Only a file of this name: a job file cannot make `check` write another one.
 FIRST_LINE = re.compile(rb"# yaml-language-server: \$schema=((?:\.\.?/)*schema\.json)\s")
@@ -53,7 +53,7 @@ def _is_missing_or_old(file: Path) -> bool:
 
 def _write(file: Path) -> None:
     """Write a schema; who reads meanwhile sees the old or the new one, never a part."""
-    from vertex_launch import json_schema  # `check` seldom needs it
+    from vertex_launch.job import json_schema  # `check` seldom needs it
 
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:

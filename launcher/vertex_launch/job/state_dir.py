@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from vertex_launch.addresses import folder_fault
 from vertex_launch.errors import FaultError
-from vertex_launch.spec import CHIEF_REPLICA, OUTPUT, Job
+from vertex_launch.job.addresses import folder_fault
+from vertex_launch.job.spec import CHIEF_REPLICA, OUTPUT, Job
 
 
 @dataclass(frozen=True)

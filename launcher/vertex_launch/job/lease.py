@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import IO
 
-from vertex_launch import jsons
 from vertex_launch.errors import FaultError, Finding, Findings
-from vertex_launch.printable import printable
-from vertex_launch.regular_file import locked_elsewhere, open_regular, read_regular
-from vertex_launch.spec import OUTPUT
+from vertex_launch.job.spec import OUTPUT
+from vertex_launch.untrusted import jsons
+from vertex_launch.untrusted.printable import printable
+from vertex_launch.untrusted.regular_file import locked_elsewhere, open_regular, read_regular
 
 FOLDER = "checkpoints/lease/"  # in the output folder
 CURE = "choose another output folder, or wait until it ends"

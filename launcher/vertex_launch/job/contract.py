@@ -20,9 +20,9 @@ from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec, WorkerPoo
 from google.cloud.aiplatform_v1.types.env_var import EnvVar
 
 from vertex_launch.errors import FaultError, Finding
-from vertex_launch.job_resource import id_of
+from vertex_launch.job.job_resource import id_of
+from vertex_launch.job.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 from vertex_launch.settings import LOCAL
-from vertex_launch.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_json
 
 TRAINING_POOLS = (CHIEF, WORKERS)
 REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")  # to a variable

@@ -15,7 +15,7 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch.errors import Finding, Findings
-from vertex_launch.job_resource import camel
+from vertex_launch.job.job_resource import camel
 
 ParameterSpec = StudySpec.ParameterSpec
 Conditional = ParameterSpec.ConditionalParameterSpec

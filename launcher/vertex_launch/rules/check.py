@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from vertex_launch import __version__, rules, spec
-from vertex_launch.catalog import FACTS, OWN, Catalog
+from vertex_launch import __version__, rules
 from vertex_launch.errors import FaultError, Finding
+from vertex_launch.facts.catalog import FACTS, OWN, Catalog
+from vertex_launch.job import spec
+from vertex_launch.job.spec import Job, TuningJob
 from vertex_launch.rules import Project, region_and_output
 from vertex_launch.settings import Settings
-from vertex_launch.spec import Job, TuningJob
 
 FRESH_DAYS = 180  # facts that are older deserve a look at their sources
 # Release of the launcher -> what it no longer has, and what to use in its place.

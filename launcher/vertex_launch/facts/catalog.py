@@ -15,6 +15,7 @@ Certainty = Literal["documented", "inferred", "uncertain"]
 CERTAINTIES: tuple[Certainty, ...] = ("documented", "inferred", "uncertain")  # the best first
 
 OWN = "vertex.toml"
+PLATFORM = "linux/amd64"  # of Vertex AI's machines, whatever machine builds an image
 FACTS = Path(__file__).with_name("machines.yaml")
 
 

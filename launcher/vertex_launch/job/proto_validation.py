@@ -13,10 +13,10 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from vertex_launch import aliases
 from vertex_launch.errors import Finding, Findings, did_you_mean
-from vertex_launch.job_resource import camel
-from vertex_launch.strict_yaml import Mapping, kind
+from vertex_launch.facts import aliases
+from vertex_launch.job.job_resource import camel
+from vertex_launch.job.strict_yaml import Mapping, kind
 
 PACKAGE = "google.cloud.aiplatform.v1."
 # Messages that JSON writes in a form of their own. Source: protobuf documentation, "ProtoJSON format", 2026.

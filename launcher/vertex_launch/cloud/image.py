@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vertex_launch.facts.catalog import PLATFORM
 from vertex_launch.rules.containers import OF_REDUCERS, untagged
 
 REVISION = "org.opencontainers.image.revision"  # a label
-PLATFORM = "--platform=linux/amd64"  # platform of Vertex AI's machines, whatever machine builds
 CPU = ("--build-arg=BASE_IMAGE=ubuntu:24.04", "--build-arg=REQUIREMENTS=cpu.txt", "--label=cuda=")
 # Print in an image the labels that depend on its content: its plug-in, its NCCL, and whether NCCL can use reducers.
 LABELS = "; ".join(
@@ -48,8 +48,8 @@ def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
     """
     clean = revision and not revision.endswith("-dirty")
     names = [f"{tag}-cpu" if cpu else tag for tag in (name, *([f"{untagged(name)}:{revision}"] if clean else ()))]
-    labels = (f"--label={REVISION}={revision}", *(CPU if cpu else ()))
-    return Build(tuple(names), ("build", PLATFORM, *labels, *(f"--tag={tag}" for tag in names), *options))
+    flags = (f"--platform={PLATFORM}", f"--label={REVISION}={revision}", *(CPU if cpu else ()))
+    return Build(tuple(names), ("build", *flags, *(f"--tag={tag}" for tag in names), *options))
 
 
 def cloud_build(image: Build) -> dict[str, Any]:

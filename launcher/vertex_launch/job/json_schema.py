@@ -15,9 +15,9 @@ from typing import Any
 from google.cloud.aiplatform_v1 import types
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from vertex_launch import proto_validation as proto
-from vertex_launch.proto_validation import DURATION, FORMS, FREE, TIMESTAMP, short_name
-from vertex_launch.spec import TUNING_KEYS
+from vertex_launch.job import proto_validation as proto
+from vertex_launch.job.proto_validation import DURATION, FORMS, FREE, TIMESTAMP, short_name
+from vertex_launch.job.spec import TUNING_KEYS
 
 Schema = dict[str, Any]
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
-from vertex_launch import jsons
 from vertex_launch.errors import FaultError, Finding, letters
+from vertex_launch.untrusted import jsons
 
 TAG = "tag:yaml.org,2002:"
 KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boolean", "timestamp": "a date"}
@@ -61,9 +61,9 @@ class Mapping(dict[str, Any]):
         self.repeated = {key: where for key, where in lines.items() if len(where) > 1}
 
 
-def from_yaml(text: str, file: str) -> Any:
+def from_yaml(text: str) -> Any:
     """The value of a YAML text; raises FaultError if it is broken, empty, several documents, or too large."""
-    with _raising(file):
+    with _raising():
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
             raise _fault(None, "is empty", "write the workerPoolSpecs of a job")
@@ -75,7 +75,7 @@ def from_json(text: str) -> Any:
 
     Source: RFC 8259, which knows neither NaN nor Infinity.
     """
-    with _raising(""):
+    with _raising():
         if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
             raise _fault(None, f"holds more than {JSON_LIMIT:,} values", "no job needs as many")
         number = partial(Scalar, kind="a number")
@@ -87,7 +87,7 @@ def from_json(text: str) -> Any:
 
 
 @contextmanager
-def _raising(file: str) -> Iterator[None]:
+def _raising() -> Iterator[None]:
     """Raise a FaultError in place of the parsers' own errors."""
     try:
         yield
@@ -106,7 +106,7 @@ def _raising(file: str) -> Iterator[None]:
         finding = Finding("", f"{half!a} is half a character, a lone surrogate", "send whole ones")
     except FaultError as fault:
         (finding,) = fault.findings
-    raise FaultError(finding, file=file)
+    raise FaultError(finding)
 
 
 def kind(value: Any) -> str:

@@ -16,9 +16,9 @@ from google.cloud.aiplatform_v1.types.env_var import EnvVar
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.protobuf import json_format
 
-from vertex_launch import proto_validation, strict_yaml
-from vertex_launch.errors import FaultError, Finding, first, read_text
-from vertex_launch.job_resource import camel
+from vertex_launch.errors import FaultError, Finding, first, of_file, read_text
+from vertex_launch.job import proto_validation, strict_yaml
+from vertex_launch.job.job_resource import camel
 
 # Pools by position. Pool 2 is the parameter servers' too: one role only.
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
@@ -159,20 +159,22 @@ def trial(job: Job | TuningJob) -> Job:
 
 def load(path: Path) -> Job | TuningJob:
     """Read a CustomJobSpec or a HyperparameterTuningJob from a file; raises FaultError if it is neither."""
-    document = strict_yaml.from_yaml(read_text(path), str(path))
-    if isinstance(document, dict) and TUNING_KEYS & document.keys():
-        tuning_job = read(document, HyperparameterTuningJob, str(path))
-        return TuningJob(path, tuning_job.display_name or path.stem, tuning_job, document)
-    return Job(path, path.stem, _custom_job_spec(document, str(path)), document)
+    with of_file(path):
+        document = strict_yaml.from_yaml(read_text(path))
+        if isinstance(document, dict) and TUNING_KEYS & document.keys():
+            tuning_job = read(document, HyperparameterTuningJob)
+            return TuningJob(path, tuning_job.display_name or path.stem, tuning_job, document)
+        return Job(path, path.stem, _custom_job_spec(document), document)
 
 
 def parse(text: str, file: str) -> CustomJobSpec:
     """Return the CustomJobSpec in YAML or JSON text; `file` begins every line of the FaultError that it may raise."""
-    return _custom_job_spec(strict_yaml.from_yaml(text, file), file)
+    with of_file(file):
+        return _custom_job_spec(strict_yaml.from_yaml(text))
 
 
-def read(document: Any, kind: type[M], file: str = "") -> M:
-    """Return the message of this kind in a document; raises FaultError with all differences, `file` before each."""
+def read(document: Any, kind: type[M]) -> M:
+    """Return the message of this kind in a document; raises FaultError with all differences."""
     message = kind()
     pb = cast(Any, kind).pb(message)
     findings = [*first(proto_validation.findings(document, pb.DESCRIPTOR))]
@@ -182,7 +184,7 @@ def read(document: Any, kind: type[M], file: str = "") -> M:
     except (json_format.ParseError, ValueError) as error:  # such as half a character
         findings = [Finding("", str(error).rstrip("."), "correct this value")]
     if findings:
-        raise FaultError(*(located(finding, document) for finding in findings), file=file)
+        raise FaultError(*(located(finding, document) for finding in findings))
     return message
 
 
@@ -212,8 +214,8 @@ def as_json(message: Any) -> dict[str, Any]:
     return dict(json_format.MessageToDict(type(message).pb(message)))
 
 
-def _custom_job_spec(document: Any, file: str) -> CustomJobSpec:
+def _custom_job_spec(document: Any) -> CustomJobSpec:
     for key, problem in OTHER_RESOURCES.items():
         if isinstance(document, dict) and key in document:
-            raise FaultError(Finding("", *problem), file=file)
-    return read(document, CustomJobSpec, file)
+            raise FaultError(Finding("", *problem))
+    return read(document, CustomJobSpec)
