@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from launcher.tests.running import while_fresh
-from tests.conftest import ROOT
+from tests.conftest import LAUNCHER
 from vertex_launch.settings import VARIABLES
 
-PACKAGE = ROOT / "vertex_launch"
+PACKAGE = LAUNCHER / "vertex_launch"
 SECONDS = 240  # until a command is killed; none takes more than a few
 POOL = {
     "machineSpec": {"machineType": "n1-standard-4"},
