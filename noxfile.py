@@ -19,6 +19,7 @@ nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
 PROJECT = ROOT / "{{cookiecutter.project_slug}}"
+LAUNCHER = ROOT / "launcher"
 KEPT = ROOT / ".nox/baked"  # the environments of baked projects, from run to run
 RECORDS = KEPT / "proofs"  # what passed on which tree
 TOOLBOX = ROOT / ".nox/toolbox"  # the environment that lint, tests and proofs share
@@ -92,7 +93,7 @@ def quick(session: nox.Session) -> None:
 @nox.session
 def newest(session: nox.Session) -> None:
     """Run the quick tests, also those of a project, with the newest release of each library, which pins hide."""
-    session.install("--upgrade", "--upgrade-strategy=eager", *map(unpinned, TESTING), "--editable=.")
+    session.install("--upgrade", "--upgrade-strategy=eager", *map(unpinned, TESTING), f"--editable={LAUNCHER}")
     session.run("python", "-m", "pip", "list")
     kept = {"BAKED": str(ROOT / ".nox/newest"), **SHARED}
     session.run("python", "-m", "pytest", *SPREAD, "-n", "3", *QUICK, *session.posargs, env=kept)
@@ -127,17 +128,18 @@ def lint(session: nox.Session) -> None:
     tool(session, "ruff", "check", *session.posargs, *ruff)
     tool(session, "ruff", "format", *([] if session.posargs else ["--check"]), *ruff)
     ours = [path for path in sorted(Path("benchmarks").rglob("*.py")) if path.name not in UNTYPED]
-    tool(session, "mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", "vertex_launch", *map(str, ours))
+    tool(session, "mypy", "noxfile.py", "hooks/pre_gen_project.py", "tests", "launcher/vertex_launch", *map(str, ours))
+    tool(session, "mypy", "--package", "launcher.tests")
     tool(session, "mypy", "hooks/post_gen_project.py")
     tool(session, "vulture")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Write docs/launcher/rules.md from the rules themselves, and fidelity.md from a run of all usages."""
-    session.install("--constraint", "constraints.txt", ".")
+    """Write launcher/docs/rules.md from the rules themselves, and fidelity.md from a run of all usages."""
+    session.install("--constraint", "launcher/constraints.txt", "./launcher")
     page = session.run("python", "-m", "vertex_launch.rules", silent=True)
-    (ROOT / "docs/launcher/rules.md").write_text(str(page), encoding="utf-8")
+    (LAUNCHER / "docs/rules.md").write_text(str(page), encoding="utf-8")
     tool(session, "python", "-m", "tests.fidelity.page")
 
 
@@ -204,7 +206,7 @@ def bench_gpu(session: nox.Session) -> None:
 def network(session: nox.Session) -> None:
     """Hold the planner's formulas against emulated networks; writes their page, or see -- --help."""
     session.install("-r", str(PROJECT / "frameworks/pytorch/requirements/cpu.txt"), NUMPY, "matplotlib==3.11.2")
-    page = ("--page", "docs/launcher/planner-proof.md")
+    page = ("--page", "launcher/docs/planner-proof.md")
     session.run("python", "benchmarks/network/measure.py", *(session.posargs or page))
 
 
@@ -222,14 +224,14 @@ def unpinned(requirements: str) -> str:
 def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
     """Run a command of the shared environment, after making it or bringing it up to date."""
     programs = TOOLBOX / "bin"
-    launcher = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    wanted = "\n".join((f"# Python {sys.version}", *TESTING, *launcher, pinned))
+    launcher = tomllib.loads((LAUNCHER / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    packages = (*TESTING, f"--constraint={LAUNCHER / 'constraints.txt'}", f"--editable={LAUNCHER}")
+    pinned = (LAUNCHER / "constraints.txt").read_text(encoding="utf-8")
+    wanted = "\n".join((f"# Python {sys.version}", *packages, *launcher, pinned))
     installed = TOOLBOX / "installed.txt"
     if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
         session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)
-        install = ("-m", "pip", "install", "--quiet", *TESTING, "--constraint=constraints.txt", "--editable=.")
-        session.run(str(programs / "python"), *install, env=INSTALLING, external=True)
+        session.run(str(programs / "python"), "-m", "pip", "install", "-q", *packages, env=INSTALLING, external=True)
         installed.write_text(wanted, encoding="utf-8")
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     session.run(str(programs / name), *arguments, env={"PATH": path, **environ}, external=True)

@@ -17,7 +17,11 @@ from datetime import date
 from pathlib import Path
 
 FILES, ROUNDS = 10, 10
-MODULES = ("vertex_launch.check", "vertex_launch.settings", "vertex_launch.rules.training")  # whose imports are timed
+MODULES = ("rules.check", "settings", "rules.training")  # of the launcher, whose imports are timed
+GOOGLES = (
+    "google.cloud.aiplatform_v1",
+    "google.cloud.aiplatform_v1.types",
+)  # which no command runs whole
 REMEMBERED = Path(".vertex/described")
 PLAN = [sys.executable, "-m", "vertex_launch", "plan", "jobs/workers.yaml"]
 
@@ -31,7 +35,9 @@ def main(project: Path) -> None:
 def check() -> None:
     """Print the median of ten rounds, and how long the imports take before."""
     began = time.perf_counter()
-    examiner, settings, training = map(importlib.import_module, MODULES)
+    for package in GOOGLES:
+        importlib.import_module("vertex_launch.__main__").run_when_needed(package)
+    examiner, settings, training = (importlib.import_module(f"vertex_launch.{name}") for name in MODULES)
     imported = time.perf_counter() - began
     own = sorted(Path("jobs").glob("*.yaml"))
     paths = [own[number % len(own)] for number in range(FILES)]

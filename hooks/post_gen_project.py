@@ -56,12 +56,18 @@ def requirement(answer: str, source: str) -> str:
     """Return the line that installs vertex-launch: as answered, or from where this template came."""
     typed = answer.removeprefix("vertex-launch").lstrip(" @")
     if not typed:
-        return f"vertex-launch @ {source}"
+        return f"vertex-launch @ {launcher(source)}"
     if "://" in typed:
         return f"vertex-launch @ {typed}"
     if typed.endswith((".whl", ".zip", ".tar.gz")):
         return f"vertex-launch @ {(SHELL / typed).resolve().as_uri()}"
     return f"vertex-launch{typed if typed[0] in '<>=!~' else f'=={typed}'}"
+
+
+def launcher(source: str) -> str:
+    """Return the launcher's folder in the template with this address, as pip takes it."""
+    is_folder = source.startswith("file:") and not source.lower().endswith(".zip")
+    return f"{source}/launcher" if is_folder else f"{source}#subdirectory=launcher"
 
 
 def origin(template: str) -> str:

@@ -64,7 +64,7 @@ SHAPES = {
     "launcher": (
         rf"|{VERSION}|(vertex-launch ?)?{SPECIFIERS}|(vertex-launch @ )?({PLACE})",
         "empty, or what pip can install vertex-launch from: a version, a wheel, an archive or an address",
-        "0.2.0, vertex-launch>=0.2,<0.3 or git+https://git.example.com/launcher",
+        "0.2.0, vertex-launch>=0.2,<0.3 or git+https://git.example.com/tpl#subdirectory=launcher",
     ),
 }
 

@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "{{cookiecutter.project_slug}}"
+LAUNCHER = ROOT / "launcher"
+MODULES = os.pathsep.join((str(ROOT), str(LAUNCHER)))  # where Python finds tests, launcher.tests and vertex_launch
 LONGEST = "test_frameworks.py"
 MINUTES = 90  # until a command is taken for one that hangs
 collect_ignore_glob = ["trainer/*"]  # test_frameworks.py lays these tests over a generated project
@@ -48,9 +50,8 @@ class Baked:
 def copy_template(target: Path) -> Path:
     """The template as a fresh clone has it, without the caches of checks that ran in place."""
     target.mkdir(parents=True)
-    for file in ("cookiecutter.json", "pyproject.toml"):
-        shutil.copy(ROOT / file, target)
-    for folder in ("hooks", "vertex_launch", PROJECT):
+    shutil.copy(ROOT / "cookiecutter.json", target)
+    for folder in ("hooks", "launcher", PROJECT):
         shutil.copytree(ROOT / folder, target / folder, ignore=CACHES)
     return target
 
@@ -104,7 +105,7 @@ def give_environment(project: Path, framework: str, otherwise: Path) -> None:
 @functools.cache
 def environment(framework: str, home: Path) -> Path:
     """The folder `home` with a .venv, made or brought up to date."""
-    launcher = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    launcher = tomllib.loads((LAUNCHER / "pyproject.toml").read_text(encoding="utf-8"))
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for old in ("template", "work"):
@@ -125,7 +126,7 @@ def use_this_launcher(environment: Path) -> None:
     (installed,) = environment.glob("lib/python*/site-packages/vertex_launch")
     if not installed.is_symlink():
         shutil.rmtree(installed)
-        installed.symlink_to(ROOT / "vertex_launch")
+        installed.symlink_to(LAUNCHER / "vertex_launch")
 
 
 def add_to_environment(target: Path, shared: Path, *words: str) -> Path:

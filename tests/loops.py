@@ -1,4 +1,4 @@
-"""The training loops of docs/launcher/loops.md, each as a job of three replicas that loses one and resumes.
+"""The training loops of launcher/docs/loops.md, each as a job of three replicas that loses one and resumes.
 
 python -m tests.loops PYTHON [TITLE ...] prints transcripts; PYTHON is an interpreter that has the loops' libraries.
 """
@@ -13,11 +13,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.tests.running import SOURCE
 from tests.conftest import ROOT
-from tests.launch.running import SOURCE
 
-PAGE = (ROOT / "docs/launcher/loops.md").read_text(encoding="utf-8")
-FOLDER = ROOT / "docs/launcher/loops"
+PAGE = (ROOT / "launcher/docs/loops.md").read_text(encoding="utf-8")
+FOLDER = ROOT / "launcher/docs/loops"
 ROW = re.compile(r"^\| (.+?) \| \[(\w+\.py)\]\(.+?\) \| `\[(.+?)\]` \| (.+) \|$", re.MULTILINE)
 SECONDS = 900  # after which a job counts as one that hangs
 

@@ -17,6 +17,7 @@ from packaging.version import Version
 import vertex_launch
 from tests.conftest import PROJECT, ROOT, bake, cookiecutter, line_count
 
+FACTS = ROOT / "launcher/vertex_launch/facts"
 QUESTIONS = json.loads((ROOT / "cookiecutter.json").read_text(encoding="utf-8"))
 MACHINES = list(QUESTIONS["_machines"])
 PARSERS: dict[str, Callable[[str], object]] = {
@@ -193,7 +194,7 @@ def test_the_evaluator_has_one_gpu_of_the_trainers_kind_and_their_flags(
 
 def test_the_package_runs_in_the_newest_image_that_google_lists(project: Path, framework: str) -> None:
     package = job(project, "prebuilt")["workerPoolSpecs"][0]["pythonPackageSpec"]
-    listed = yaml.safe_load((ROOT / "vertex_launch/prebuilt.yaml").read_text(encoding="utf-8"))
+    listed = yaml.safe_load((FACTS / "prebuilt.yaml").read_text(encoding="utf-8"))
     days = {name: day for name, day in listed["prebuilt_images"].items() if name.startswith(GPU_IMAGES[framework])}
     newest = max(days, key=lambda name: days[name])
     registry = QUESTIONS["_registries"][QUESTIONS["region"].partition("-")[0]]
@@ -214,7 +215,7 @@ def requirements(project: Path) -> dict[str, Requirement]:
 
 def test_the_image_has_code_for_the_gpus_of_its_machine(project: Path, request: pytest.FixtureRequest) -> None:
     accelerator = QUESTIONS["_machines"][request.node.callspec.params["project"][1]]["accelerator"]
-    dropped = yaml.safe_load((ROOT / "vertex_launch/machines.yaml").read_text(encoding="utf-8"))["cuda_dropped"]
+    dropped = yaml.safe_load((FACTS / "machines.yaml").read_text(encoding="utf-8"))["cuda_dropped"]
     text = (project / "Dockerfile").read_text(encoding="utf-8")
     (cuda,) = re.findall(r'^LABEL cuda="([0-9]+[.][0-9]+)"$', text, re.MULTILINE)
     assert re.search(rf"^ARG BASE_IMAGE=nvidia/cuda:{cuda}[.][0-9]+-base-ubuntu24.04$", text, re.MULTILINE)
@@ -358,7 +359,7 @@ def test_a_machine_is_labelled_with_its_gpus() -> None:
 
 
 def test_the_questions_and_the_project_know_the_same_regions_and_machines() -> None:
-    path = ROOT / "vertex_launch/machines.yaml"
+    path = FACTS / "machines.yaml"
     known = yaml.safe_load(path.read_text(encoding="utf-8"))
     presets = {facts["accelerator"] for facts in QUESTIONS["_machines"].values()}
     offered = {region: presets & set(accelerators) for region, accelerators in known["regions"].items()}

@@ -9,13 +9,17 @@ import pytest
 
 from tests import project_tree
 from tests.conftest import CACHES, PROJECT, ROOT, bake
-from vertex_launch import catalog
+from vertex_launch.facts import catalog
 from vertex_launch.rules import explain
 
-RULES = "docs/launcher/rules.md"
+RULES = "launcher/docs/rules.md"
 PAGES = [
-    *(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))),
-    *(Path("vertex_launch/README.md"), Path(PROJECT, "README.md")),
+    *(
+        path.relative_to(ROOT)
+        for place in ("*.md", "docs/*.md", "launcher/*.md", "launcher/docs/*.md")
+        for path in ROOT.glob(place)
+    ),
+    Path(PROJECT, "README.md"),
 ]
 LINK = re.compile(r"(?:\]\(|^\[[^\]]+\]: )([^)\s]+)", re.MULTILINE)
 
@@ -26,7 +30,7 @@ def text(path: Path | str) -> str:
 
 def address() -> str:
     """Return the address of this repository, or of a fork, as the launcher's README gives it to pip."""
-    found = re.search(r"pip install git\+(https://\S+)", text("vertex_launch/README.md"))
+    found = re.search(r'pip install "git\+(https://[^#"]+)#subdirectory=launcher"', text("launcher/README.md"))
     assert found
     return found[1]
 
@@ -70,7 +74,7 @@ def test_a_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
 
 
 def test_every_promise_has_a_proof_and_every_proof_that_is_named_exists() -> None:
-    files = [path for folder in ("tests", PROJECT) for path in (ROOT / folder).rglob("test_*.py")]
+    files = [path for folder in ("tests", "launcher/tests", PROJECT) for path in (ROOT / folder).rglob("test_*.py")]
     tests = {name for path in files for name in re.findall(r"\bdef (test_\w+)", path.read_text(encoding="utf-8"))}
     rows = re.findall(r"^\| (.+) \| (.+) \| (.*) \|$", text("docs/proofs.md"), re.MULTILINE)[1:]
     assert len(rows) > 40

@@ -85,10 +85,10 @@ def change(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-def readers(tests: Path) -> list[str]:
+def readers(house: Path) -> list[str]:
     """The tests that read what a fork changes: the template, a project or a page, and not the launcher alone."""
-    others = [*tests.glob("launch/test_*.py"), *tests.glob("fuzz/test_*.py")]
-    return [*map(str, tests.glob("test_*.py")), *(str(file) for file in others if READS.search(file.read_text()))]
+    others = [*house.glob("launcher/tests/test_*.py"), *house.glob("tests/fuzz/test_*.py")]
+    return [*map(str, house.glob("tests/test_*.py")), *(str(file) for file in others if READS.search(file.read_text()))]
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def readers(tests: Path) -> list[str]:
 def test_a_fork_with_defaults_of_its_own_passes_the_quick_tests_that_read_them(tmp_path: Path) -> None:
     options = ("-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadscope", *QUICK)
     house = fork(copy(tmp_path / "fork"))
-    tested = run(house, sys.executable, "-m", "pytest", *options, *readers(house / "tests"))
+    tested = run(house, sys.executable, "-m", "pytest", *options, *readers(house))
     assert tested.returncode == 0, tested.stdout
 
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import pytest
 
+from launcher.tests.running import while_fresh
 from noxfile import RIVALS
 from tests import kept
-from tests.conftest import ROOT, bake, give_environment, run
-from tests.launch.running import while_fresh
+from tests.conftest import MODULES, ROOT, bake, give_environment, run
 
 # The project's own settings do not know the mark `proof`.
 UNKNOWN = ("-W", "ignore::pytest.PytestUnknownMarkWarning")
@@ -145,11 +145,11 @@ class OfTheTemplate(Framework):
     def test_all_its_types_and_those_of_the_template_s_tests_are_right(
         self, project: Path, laid_over: list[str]
     ) -> None:
-        done = run(project, sys.executable, "-m", "nox", "--session", "types", "--", *TYPED, MYPYPATH=str(ROOT))
+        done = run(project, sys.executable, "-m", "nox", "--session", "types", "--", *TYPED, MYPYPATH=MODULES)
         assert done.returncode == 0, done.stdout
 
     def test_the_template_s_own_tests_of_the_trainer_pass(self, project: Path, laid_over: list[str]) -> None:
-        done = run(project, *TRAINER_TESTS, "not proof", *laid_over, PYTHONPATH=str(ROOT))
+        done = run(project, *TRAINER_TESTS, "not proof", *laid_over, PYTHONPATH=MODULES)
         print(done.stdout)
         assert done.returncode == 0
 
@@ -157,7 +157,7 @@ class OfTheTemplate(Framework):
     def test_the_template_s_own_proofs_of_the_trainer_pass(self, project: Path, laid_over: list[str]) -> None:
         installed = run(project, ".venv/bin/python", "-m", "pip", "install", "-q", *RIVALS[self.framework])
         assert installed.returncode == 0, installed.stdout
-        done = run(project, *TRAINER_TESTS, "proof", *kept.options(self.framework), *laid_over, PYTHONPATH=str(ROOT))
+        done = run(project, *TRAINER_TESTS, "proof", *kept.options(self.framework), *laid_over, PYTHONPATH=MODULES)
         print(done.stdout)
         assert done.returncode == 0
 
@@ -199,7 +199,7 @@ class OfText(Framework):
 
     def run_pytest(self, project: Path, *arguments: str) -> None:
         python = str(project / ".venv/bin/python")
-        done = run(project, python, "-m", "pytest", *UNKNOWN, *arguments, PYTHONPATH=str(ROOT))
+        done = run(project, python, "-m", "pytest", *UNKNOWN, *arguments, PYTHONPATH=MODULES)
         print(done.stdout)
         assert done.returncode == 0
 
@@ -212,7 +212,7 @@ class OfText(Framework):
 
     @pytest.mark.proof
     def test_its_types_are_right(self, project: Path, laid_over: list[str]) -> None:
-        done = run(project, str(project / ".venv/bin/python"), "-m", "mypy", *TYPED, MYPYPATH=str(ROOT))
+        done = run(project, str(project / ".venv/bin/python"), "-m", "mypy", *TYPED, MYPYPATH=MODULES)
         assert done.returncode == 0, done.stdout
 
 

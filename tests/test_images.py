@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.tests.running import eventually
 from tests import engine
 from tests.conftest import bake
 from tests.engine import Engine
 from tests.kept import FIGURES
-from tests.launch.running import eventually
-from vertex_launch.contract import Replica, replicas
-from vertex_launch.spec import Job, parse
+from vertex_launch.job.contract import Replica, replicas
+from vertex_launch.job.spec import Job, parse
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.skipif(bool(engine.why_not()), reason=engine.why_not())]
 # What is the launcher's, or the same file in both images.

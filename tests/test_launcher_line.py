@@ -58,7 +58,7 @@ def test_a_folder_is_named_and_the_owner_is_told_to_name_an_address_before_shari
     origin: Origin, tmp_path: Path
 ) -> None:
     baked = cookiecutter(tmp_path, "--no-input", template=str(origin.folder))
-    assert line(baked.project) == f"vertex-launch @ {origin.folder.as_uri()}"
+    assert line(baked.project) == f"vertex-launch @ {origin.folder.as_uri()}/launcher"
     assert "before you share the project, write the template's git address there" in baked.stdout
     check(baked.project, tmp_path)
 
@@ -66,13 +66,13 @@ def test_a_folder_is_named_and_the_owner_is_told_to_name_an_address_before_shari
 def test_a_relative_folder_is_named_by_its_whole_path(tmp_path: Path) -> None:
     template = copy_template(tmp_path / "template")
     baked = cookiecutter(tmp_path, "--no-input", template="../../template")
-    assert line(baked.project) == f"vertex-launch @ {template.as_uri()}"
+    assert line(baked.project) == f"vertex-launch @ {template.as_uri()}/launcher"
 
 
 @pytest.mark.slow
 def test_a_bare_clone_is_named_at_the_commit_that_was_baked(origin: Origin, tmp_path: Path) -> None:
     baked = cookiecutter(tmp_path, "--no-input", template=f"git+file://{origin.bare}")
-    assert line(baked.project) == f"vertex-launch @ git+{origin.bare.as_uri()}@{origin.commit}"
+    assert line(baked.project) == f"vertex-launch @ git+{origin.bare.as_uri()}@{origin.commit}#subdirectory=launcher"
     check(baked.project, tmp_path)
 
 
@@ -80,7 +80,7 @@ def test_a_bare_clone_is_named_at_the_commit_that_was_baked(origin: Origin, tmp_
 @pytest.mark.proof
 def test_a_zip_archive_is_named(origin: Origin, tmp_path: Path) -> None:
     baked = cookiecutter(tmp_path, "--no-input", template=str(origin.archive))
-    assert line(baked.project) == f"vertex-launch @ {origin.archive.as_uri()}"
+    assert line(baked.project) == f"vertex-launch @ {origin.archive.as_uri()}#subdirectory=launcher"
     check(baked.project, tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_an_abbreviation_is_named_by_what_it_stands_for(
 ) -> None:
     reach(origin, address, tmp_path, monkeypatch)
     project = cookiecutter(tmp_path, "--no-input", template=typed).project
-    assert line(project) == f"vertex-launch @ git+{address}@{origin.commit}"
+    assert line(project) == f"vertex-launch @ git+{address}@{origin.commit}#subdirectory=launcher"
     if typed.startswith("gh:"):
         check(project, tmp_path)
 
@@ -114,7 +114,7 @@ def test_a_password_in_the_address_is_not_written_down(
 ) -> None:
     reach(origin, "https://ada:secret@example.com/tpl.git", tmp_path, monkeypatch)
     project = cookiecutter(tmp_path, "--no-input", template="https://ada:secret@example.com/tpl.git").project
-    assert line(project) == f"vertex-launch @ git+https://example.com/tpl.git@{origin.commit}"
+    assert line(project) == f"vertex-launch @ git+https://example.com/tpl.git@{origin.commit}#subdirectory=launcher"
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_a_password_in_the_address_is_not_written_down(
 def test_cruft_creates_a_project_and_links_another(origin: Origin, tmp_path: Path) -> None:
     done(tmp_path, *CRUFT, "create", str(origin.bare), "--no-input")
     project = tmp_path / "distributed-training"
-    assert line(project) == f"vertex-launch @ git+{origin.bare.as_uri()}@{origin.commit}"
+    assert line(project) == f"vertex-launch @ git+{origin.bare.as_uri()}@{origin.commit}#subdirectory=launcher"
     linked = bake(tmp_path, project_slug="linked").project
     before = line(linked)
     done(linked, *CRUFT, "link", str(origin.bare), "--no-input")
@@ -135,14 +135,18 @@ def test_cruft_creates_a_project_and_links_another(origin: Origin, tmp_path: Pat
 def test_cruft_updates_the_line_with_the_project(origin: Origin, tmp_path: Path) -> None:
     template = tmp_path / "template"
     shutil.copytree(origin.folder, template)
+    hook = template / "hooks/post_gen_project.py"
+    present = hook.read_text(encoding="utf-8")
+    hook.write_text(present.replace("{launcher(source)}", "{source}"), encoding="utf-8")  # as until November 2026
+    older = commit(template, "Older")
     done(tmp_path, *CRUFT, "create", str(template), "--no-input")
     project = tmp_path / "distributed-training"
+    assert line(project) == f"vertex-launch @ git+{template.as_uri()}@{older}"
     commit(project, "Created")
-    with (template / "vertex_launch/README.md").open("a", encoding="utf-8") as file:
-        file.write("\nNewer.\n")
+    hook.write_text(present, encoding="utf-8")
     newest = commit(template, "Newer")
     done(project, *CRUFT, "update", "--skip-apply-ask")
-    assert line(project) == f"vertex-launch @ git+{template.as_uri()}@{newest}"
+    assert line(project) == f"vertex-launch @ git+{template.as_uri()}@{newest}#subdirectory=launcher"
     check(project, tmp_path)
 
 
@@ -164,7 +168,17 @@ def test_an_answer_is_written_as_pip_takes_it(tmp_path: Path, answer: str, writt
 @pytest.mark.slow
 @pytest.mark.proof
 def test_a_wheel_of_this_machine_is_named_by_its_whole_path(origin: Origin, tmp_path: Path) -> None:
-    done(tmp_path, sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", "work/dist", str(origin.folder))
+    done(
+        tmp_path,
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        *OFFLINE,
+        "--wheel-dir",
+        "work/dist",
+        str(origin.folder / "launcher"),
+    )
     (wheel,) = tmp_path.glob("work/dist/*.whl")
     project = bake(tmp_path, project_slug="with-a-wheel", launcher=f"../dist/{wheel.name}").project
     assert line(project) == f"vertex-launch @ {wheel.as_uri()}"
@@ -173,4 +187,7 @@ def test_a_wheel_of_this_machine_is_named_by_its_whole_path(origin: Origin, tmp_
 
 def test_a_template_that_is_no_clone_is_named_by_its_folder(tmp_path: Path) -> None:
     kept = copy_template(tmp_path / "home/.cookiecutters/kept")  # where cookiecutter finds it by its name alone
-    assert line(cookiecutter(tmp_path, "--no-input", template="kept").project) == f"vertex-launch @ {kept.as_uri()}"
+    assert (
+        line(cookiecutter(tmp_path, "--no-input", template="kept").project)
+        == f"vertex-launch @ {kept.as_uri()}/launcher"
+    )

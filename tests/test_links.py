@@ -30,7 +30,7 @@ def links(project: Path) -> list[str]:
 
 def pages(project: Path) -> str:
     """Return what all of them begin with."""
-    (found,) = {re.split("/(?:docs|vertex_launch)/", link)[0] for link in links(project)}
+    (found,) = {re.split("/(?:docs|launcher)/", link)[0] for link in links(project)}
     return found
 
 
@@ -82,7 +82,7 @@ def test_an_update_changes_no_link_of_a_project_that_follows_the_template(
     commit(project, "Created")
     newer = tmp_path / "newer"
     done(tmp_path, "git", "clone", "--quiet", str(bare), str(newer))
-    with (newer / "vertex_launch/README.md").open("a", encoding="utf-8") as file:
+    with (newer / "launcher/README.md").open("a", encoding="utf-8") as file:
         file.write("\nNewer.\n")
     commit(newer, "Newer")
     done(newer, "git", "push", "--quiet", "origin", "main")

@@ -1,4 +1,4 @@
-"""The training loops of docs/launcher/loops.md resume after a lost machine, with the launcher alone."""
+"""The training loops of launcher/docs/loops.md resume after a lost machine, with the launcher alone."""
 
 import os
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.tests.running import DEADLINE
 from tests.conftest import add_to_environment, environment, kept_folder
-from tests.launch.running import DEADLINE
 from tests.loops import FOLDER, Loop, launch, loops, lose_one
 
 RESTART = "workerpool1-0 was ended by SIGKILL (exit code 137); all replicas start again, restart 1 of 5"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from launcher.tests.running import processes
 from tests.conftest import ROOT
-from tests.launch.running import processes
 
-PAGE = ROOT / "docs/launcher/planner-proof.md"
+PAGE = ROOT / "launcher/docs/planner-proof.md"
 BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent
 SECONDS = 300  # for the small cell, which needs two on an idle machine
 HEAD = "| Mbit/s | Machines | All-reduce by | MiB sent | predicted | error, % | Seconds | predicted | error, % |"

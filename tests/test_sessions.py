@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from launcher.tests.running import DEADLINE, deadline
+from launcher.tests.test_image import alone, recorded
 from tests.conftest import bake, line_count, run
-from tests.launch.running import DEADLINE, deadline
-from tests.launch.test_image import alone, recorded
 
 # Takes longer to end than nox would wait by itself.
 SLOW_TO_END = """

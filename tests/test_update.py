@@ -33,7 +33,7 @@ def make_older(template: Path) -> None:
     for code in (f"examples/images/frameworks/pytorch/{MODEL}", f"frameworks/pytorch/{LOOP}"):
         with (project / code).open("a", encoding="utf-8") as file:
             file.write("\n\nolder = 1\n")
-    shutil.move(template / "vertex_launch", project)
+    shutil.move(template / "launcher/vertex_launch", project)
     change(template / "cookiecutter.json", '["*.py"]', '["*.py", "vertex_launch"]')
     change(project / LAUNCHER, "vertex-launch\n", "typer==0.29.2\n")
 
@@ -76,7 +76,7 @@ def files(project: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_an_update_brings_what_is_new_and_keeps_what_its_owner_changed(updated: Path, tmp_path: Path) -> None:
     template = tmp_path / "template"  # to which links lead
-    launcher = f"git+file://{template}@{done(template, 'git', 'rev-parse', 'HEAD').strip()}"
+    launcher = f"git+file://{template}@{done(template, 'git', 'rev-parse', 'HEAD').strip()}#subdirectory=launcher"
     answers = ("parts=all", f"launcher={launcher}")
     fresh = files(cookiecutter(tmp_path, "--no-input", *answers, template=str(template)).project)
     found = files(updated)
@@ -107,7 +107,7 @@ def test_a_project_of_the_core_gets_all_parts_later(tmp_path: Path) -> None:
     assert not (project / HOROVOD).exists()
     answer = ("--variables-to-update", '{"parts": "all"}')
     done(project, *cruft, "update", "--skip-apply-ask", *answer, PWD=str(project))
-    launcher = f"git+file://{template}@{done(template, 'git', 'rev-parse', 'HEAD').strip()}"
+    launcher = f"git+file://{template}@{done(template, 'git', 'rev-parse', 'HEAD').strip()}#subdirectory=launcher"
     answers = ("parts=all", f"launcher={launcher}")
     fresh = files(cookiecutter(tmp_path, "--no-input", *answers, template=str(template)).project)
     assert files(project) == fresh

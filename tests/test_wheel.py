@@ -18,9 +18,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.conftest import CACHES, ROOT, kept_folder, run
+from tests.conftest import CACHES, LAUNCHER, ROOT, kept_folder, run
 
-PACKAGE = ROOT / "vertex_launch"
+PACKAGE = LAUNCHER / "vertex_launch"
 SECONDS = 120  # until the service must have started
 PROGRAM = "import os; print('in a cluster:', 'CLUSTER_SPEC' in os.environ)"
 JOB = f"""\
@@ -45,7 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this repository, built with the hatchling of this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     quick = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
-    passed(ROOT, sys.executable, "-m", "pip", "wheel", *quick, str(ROOT))
+    passed(ROOT, sys.executable, "-m", "pip", "wheel", *quick, str(LAUNCHER))
     (built,) = folder.glob("vertex_launch-*.whl")
     return built
 
@@ -78,7 +78,7 @@ def imported() -> set[str]:
 
 
 def test_the_wheel_asks_for_every_library_that_the_package_imports() -> None:
-    metadata = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    metadata = tomllib.loads((LAUNCHER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = {canonicalize_name(Requirement(line).name) for line in metadata["dependencies"]}
     pinned = {canonicalize_name(one.name) for name in asked for one in needs(name) if "==" in str(one.specifier)}
     files = {str(file) for name in asked | pinned for file in distribution(name).files or ()}
@@ -136,10 +136,10 @@ def endpoint(process: "subprocess.Popen[bytes]", printed: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.proof
-def test_the_repository_installs_into_an_empty_environment(folder: Path) -> None:
+def test_the_launcher_installs_into_an_empty_environment(folder: Path) -> None:
     environment = kept_folder("wheel-environment", folder)
     passed(folder, sys.executable, "-m", "venv", "--clear", str(environment))
-    passed(folder, str(environment / "bin/pip"), "install", "--quiet", str(ROOT))
+    passed(folder, str(environment / "bin/pip"), "install", "--quiet", str(LAUNCHER))
     passed(folder, str(environment / "bin/pip"), "check")
     assert "job.yaml: ok" in passed(folder, str(environment / "bin/vertex-launch"), "check", "job.yaml")
     assert "in a cluster: True" in passed(folder, str(environment / "bin/vertex-launch"), "run", "job.yaml")

@@ -46,7 +46,7 @@ class Recipe:
 
 
 def recipes() -> list[Recipe]:
-    """Return the sections with blocks; the one for any framework with each loop of docs/launcher/loops.md."""
+    """Return the sections with blocks; the one for any framework with each loop of launcher/docs/loops.md."""
     found = []
     for section in PAGE.split("\n## ")[1:]:
         if mark := re.search(r"<!-- (\w+) (\w+) -->", section):

@@ -2,7 +2,7 @@
 
     python benchmarks/network/measure.py
     python benchmarks/network/measure.py --machines 3 --reducers 2 4 --mbit 200 --without-ring
-    python benchmarks/network/measure.py --page docs/launcher/planner-proof.md
+    python benchmarks/network/measure.py --page launcher/docs/planner-proof.md
 
 A measuring instrument only: nothing of it is part of the template. It emulates hosts on one Linux machine, in which a
 ring (torch.distributed with gloo) and reducers (exchange.py) sum real vectors through network cards of limited rate.
@@ -28,7 +28,7 @@ from cell import Cell
 
 HERE = Path(__file__).resolve().parent
 # The file alone, as its package needs Google's clients; and not by name, as type checkers cannot follow there.
-sys.path.append(str(HERE.parents[1] / "vertex_launch" / "plan"))
+sys.path.append(str(HERE.parents[1] / "launcher" / "vertex_launch" / "plan"))
 allreduce_cost = importlib.import_module("allreduce_cost")
 
 

@@ -10,9 +10,9 @@ from google.cloud.aiplatform_v1 import DatasetServiceClient
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
+from launcher.tests.sdk import gapic
+from launcher.tests.vertex import PARENT, Service
 from tests.fidelity.usages import DOCS, NOTEBOOKS, SAMPLES, SNIPPETS, SYSTEM, put, usage
-from tests.launch.sdk import gapic
-from tests.launch.vertex import PARENT, Service
 
 IMAGES = "gs://b/1.jpg,daisy\ngs://b/2.jpg,tulip\n"
 ONE_LABEL = schema.dataset.ioformat.image.single_label_classification

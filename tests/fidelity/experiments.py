@@ -9,9 +9,9 @@ from google.cloud import aiplatform
 from google.cloud.aiplatform.metadata.schema.system import artifact_schema, context_schema, execution_schema
 from google.cloud.aiplatform_v1 import MetadataServiceClient
 
+from launcher.tests.sdk import gapic, init
+from launcher.tests.vertex import PARENT, Service, script
 from tests.fidelity.usages import ACCOUNT, DOCS, NOTEBOOKS, SAMPLES, SYSTEM, pool, usage
-from tests.launch.sdk import gapic, init
-from tests.launch.vertex import PARENT, Service, script
 
 TRACKING = f"{SAMPLES}/experiment_tracking"
 STORE = f"{PARENT}/metadataStores/default"

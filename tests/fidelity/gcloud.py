@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from launcher.tests.vertex import PARENT, Service, custom_job
 from tests.fidelity.usages import DOCS, NOTEBOOKS, put, usage
-from tests.launch.vertex import PARENT, Service, custom_job
 
 HELP = f"{DOCS}: gcloud reference"
 

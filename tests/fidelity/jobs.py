@@ -12,9 +12,9 @@ from google.cloud.aiplatform.persistent_resource import PersistentResource
 from google.cloud.aiplatform_v1 import JobServiceClient, PersistentResourceServiceClient
 from google.cloud.aiplatform_v1.types import CustomJob
 
+from launcher.tests.sdk import gapic
+from launcher.tests.vertex import PARENT, Service, script
 from tests.fidelity.usages import ACCOUNT, DOCS, NOTEBOOKS, SAMPLES, SNIPPETS, SYSTEM, TRAINER, pool, usage
-from tests.launch.sdk import gapic
-from tests.launch.vertex import PARENT, Service, script
 
 HELLO = pool("echo", "trained")
 SLEEP = pool("sleep", "600")

@@ -4,8 +4,8 @@ from typing import Any
 
 from google.cloud import aiplatform
 
+from launcher.tests.vertex import Json, Service, script
 from tests.fidelity.usages import DOCS, pool, rest, usage
-from tests.launch.vertex import Json, Service, script
 
 LINES = """
 import json, sys

@@ -10,9 +10,9 @@ from google.cloud.aiplatform_v1 import ModelServiceClient
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
+from launcher.tests.sdk import gapic
+from launcher.tests.vertex import PARENT, Service
 from tests.fidelity.usages import DOCS, NOTEBOOKS, SAMPLES, SERVING, SNIPPETS, SYSTEM, put, usage
-from tests.launch.sdk import gapic
-from tests.launch.vertex import PARENT, Service
 
 REGISTRY = f"{SAMPLES}/model_registry"
 TABULAR = "gs://google-cloud-aiplatform/schema/modelevaluation/classification_metrics_1.0.0.yaml"

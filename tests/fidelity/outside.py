@@ -3,9 +3,9 @@
 from google.cloud import aiplatform
 from google.cloud.aiplatform_v1 import PipelineServiceClient, ScheduleServiceClient
 
+from launcher.tests.sdk import gapic
+from launcher.tests.vertex import PARENT, Service
 from tests.fidelity.usages import DOCS, NOTEBOOKS, SAMPLES, SNIPPETS, rest, usage
-from tests.launch.sdk import gapic
-from tests.launch.vertex import PARENT, Service
 
 V1, BETA = f"v1/{PARENT}", f"v1beta1/{PARENT}"
 PIPELINE = {

@@ -1,4 +1,4 @@
-"""Writes docs/launcher/fidelity.md from a run of all usages and the records of three proofs.
+"""Writes launcher/docs/fidelity.md from a run of all usages and the records of three proofs.
 
 python -m tests.fidelity.page
 """
@@ -15,7 +15,7 @@ from tests.fidelity import projects, releases, system_tests
 from tests.fidelity.themes import THEMES, run, serving, usages
 from tests.fidelity.usages import Usage, of_module
 
-PAGE = ROOT / "docs/launcher/fidelity.md"
+PAGE = ROOT / "launcher/docs/fidelity.md"
 HEAD = """\
 # Fidelity of the local Vertex
 

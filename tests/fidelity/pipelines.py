@@ -10,9 +10,9 @@ from google.cloud.aiplatform_v1 import PipelineServiceClient
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
+from launcher.tests.sdk import gapic
+from launcher.tests.vertex import PARENT, Json, Service, script
 from tests.fidelity.usages import ACCOUNT, DOCS, NOTEBOOKS, SAMPLES, SERVING, SNIPPETS, TRAINER, pool, put, usage
-from tests.launch.sdk import gapic
-from tests.launch.vertex import PARENT, Json, Service, script
 
 CUSTOM = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
 SAVE = """

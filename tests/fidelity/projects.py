@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.tests.vertex import custom_job, service
 from tests.conftest import ROOT, kept_folder
 from tests.fidelity.environments import environment
-from tests.launch.vertex import custom_job, service
 
 FOLDER = ROOT / "tests/fidelity/projects"
 RECORD = ROOT / "tests/fidelity/projects.json"

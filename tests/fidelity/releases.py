@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.conftest import ROOT, kept_folder
+from tests.conftest import LAUNCHER, MODULES, ROOT, kept_folder
 from tests.fidelity.environments import environment
 from tests.fidelity.themes import run, serving, usages
 
-EARLIER = ("2.6.0", "2.5.0", "2.4.0")  # the minor releases before that of constraints.txt
+EARLIER = ("2.6.0", "2.5.0", "2.4.0")  # the minor releases before that of launcher/constraints.txt
 RECORD = ROOT / "tests/fidelity/releases.json"
 SDK = "google-cloud-aiplatform"
 NODE = "6.11.0"  # of Node's client, for tests/fidelity/client.cjs
@@ -44,14 +44,14 @@ def _verdicts(release: str, folder: Path) -> dict[str, str]:
     """Run all usages with a release; returns their verdicts by their ids."""
     python = environment(kept_folder(f"sdk-{release}", folder), _packages(release))
     written = folder / f"{release}.json"
-    environ = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    environ = os.environ | {"PYTHONPATH": MODULES, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run([python, "-m", "tests.fidelity.releases", str(written)], cwd=ROOT, env=environ, check=True)
     found: dict[str, str] = json.loads(written.read_text(encoding="utf-8"))
     return found
 
 
 def _packages(release: str) -> list[str]:
-    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = (LAUNCHER / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return [f"{SDK}=={release}", *(line for line in pinned if not line.startswith((SDK, "#"))), *TESTS]
 
 

@@ -3,9 +3,9 @@
 import pytest
 from google.cloud import aiplatform
 
+from launcher.tests.running import eventually
+from launcher.tests.vertex import Service, script
 from tests.fidelity.usages import DOCS, NOTEBOOKS, pool, put, usage
-from tests.launch.running import eventually
-from tests.launch.vertex import Service, script
 
 
 def printed(vertex: Service, code: str, *more: object, **how: object) -> list[str]:

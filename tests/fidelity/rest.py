@@ -5,8 +5,8 @@ import json
 import pytest
 import requests
 
+from launcher.tests.vertex import PARENT, Json, Service, custom_job, script
 from tests.fidelity.usages import DOCS, SERVING, rest, usage
-from tests.launch.vertex import PARENT, Json, Service, custom_job, script
 
 V1, BETA = f"v1/{PARENT}", f"v1beta1/{PARENT}"
 JOB = custom_job("echo", "trained")

@@ -6,8 +6,8 @@ import pytest
 from google.api_core.exceptions import Conflict, NotFound, PreconditionFailed
 from google.cloud.storage import Blob, Bucket, Client, transfer_manager
 
+from launcher.tests.vertex import Service
 from tests.fidelity.usages import DOCS, NOTEBOOKS, rest, usage
-from tests.launch.vertex import Service
 
 SAMPLES = f"{DOCS}: Cloud Storage, code samples"
 

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
+from launcher.tests.vertex import custom_job, service
 from tests.conftest import ROOT, kept_folder
 from tests.fidelity.environments import environment
-from tests.launch.vertex import custom_job, service
 
 RELEASE = "2.7.0"
 RECORD = ROOT / "tests/fidelity/system_tests.json"

@@ -7,10 +7,10 @@ from google.api_core.exceptions import NotFound
 from google.cloud import aiplatform
 from google.cloud.aiplatform_v1 import TensorboardServiceClient
 
+from launcher.tests.running import eventually
+from launcher.tests.sdk import gapic, init
+from launcher.tests.vertex import BY_ID, PARENT, Service, script
 from tests.fidelity.usages import ACCOUNT, DOCS, NOTEBOOKS, SAMPLES, SYSTEM, pool, usage
-from tests.launch.running import eventually
-from tests.launch.sdk import gapic, init
-from tests.launch.vertex import BY_ID, PARENT, Service, script
 
 TRACKING = f"{SAMPLES}/experiment_tracking"
 

@@ -1,13 +1,13 @@
-"""Usages that others have published, against one local Vertex; docs/launcher/fidelity.md lists them."""
+"""Usages that others have published, against one local Vertex; launcher/docs/fidelity.md lists them."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from launcher.tests.vertex import Service
 from tests.fidelity.page import PAGE, page, row, verdicts
 from tests.fidelity.themes import serving, usages
 from tests.fidelity.usages import Usage
-from tests.launch.vertex import Service
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def vertex(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-# gcloud takes a second for each command, and tests/launch/test_gcloud.py tries it at each change.
+# gcloud takes a second for each command, and launcher/tests/test_gcloud.py tries it at each change.
 CASES = [pytest.param(one, id=one.id, marks=[pytest.mark.proof] * one.id.startswith("gcloud")) for one in usages()]
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.tests.vertex import custom_job, service
 from tests.conftest import kept_folder
 from tests.fidelity import releases
 from tests.fidelity.page import verdicts
 from tests.fidelity.themes import usages
-from tests.launch.vertex import custom_job, service
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof]
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from launcher.tests.vertex import Service, service
 from tests.fidelity import (
     datasets,
     experiments,
@@ -21,7 +22,6 @@ from tests.fidelity import (
     tuning,
 )
 from tests.fidelity.usages import Usage, of_module
-from tests.launch.vertex import Service, service
 
 THEMES = (
     *(jobs, replicas, tuning, pipelines, models, datasets, experiments, tensorboards),

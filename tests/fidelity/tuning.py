@@ -8,9 +8,9 @@ from google.cloud import aiplatform
 from google.cloud.aiplatform import hyperparameter_tuning as hpt
 from google.cloud.aiplatform_v1 import JobServiceClient
 
+from launcher.tests.sdk import gapic
+from launcher.tests.vertex import PARENT, Json, Service, script
 from tests.fidelity.usages import ACCOUNT, DOCS, NOTEBOOKS, SAMPLES, SNIPPETS, pool, usage
-from tests.launch.sdk import gapic
-from tests.launch.vertex import PARENT, Json, Service, script
 
 # A trial reports as cloudml-hypertune does; its score is best at --lr=0.5.
 TRIAL = """

@@ -14,8 +14,8 @@ from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import storage
 from google.cloud.aiplatform.metadata import metadata as sdk_metadata
 
-from tests.launch.sdk import prepare
-from tests.launch.vertex import Json, Service
+from launcher.tests.sdk import prepare
+from launcher.tests.vertex import Json, Service
 
 DOCS = "documentation"
 NOTEBOOKS = "vertex-ai-samples: notebooks/official"

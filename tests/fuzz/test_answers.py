@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import PROJECT, ROOT
 from tests.test_answers import ANSWERS, DEFAULTS, KEPT, REFUSED
-from vertex_launch import settings, spec
+from vertex_launch import settings
+from vertex_launch.job import spec
 
 JOBS = sorted((ROOT / PROJECT).glob("**/jobs/*.yaml"))
 TEXTS = ("project_name", "project_slug", "description", "author", "gcp_project", "bucket")

@@ -9,11 +9,12 @@ import yaml
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
+from launcher.tests.casebook import GOOD, GOOD_TUNING, PROJECT, SETTINGS
+from launcher.tests.test_agreement import CHOICES
 from tests.fuzz.shapes import as_json, changed, sentences, some, torn
-from tests.launch.casebook import GOOD, GOOD_TUNING, PROJECT, SETTINGS
-from tests.launch.test_agreement import CHOICES
-from vertex_launch import rules, spec
+from vertex_launch import rules
 from vertex_launch.errors import FaultError
+from vertex_launch.job import spec
 
 NAMES = {name: tuple(values) for name, values in CHOICES.items()}
 MACHINES = some(**{name: NAMES[name] for name in ("machineType", "acceleratorType", "acceleratorCount")})

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
+from launcher.tests.casebook import GOOD, GOOD_TUNING
+from launcher.tests.running import DEADLINE
+from launcher.tests.vertex import PARENT, Json, Service, service
 from tests.fuzz.shapes import WORDS, as_json, changed, torn
-from tests.launch.casebook import GOOD, GOOD_TUNING
-from tests.launch.running import DEADLINE
-from tests.launch.vertex import PARENT, Json, Service, service
-from vertex_launch.job_resource import id_of
+from vertex_launch.job.job_resource import id_of
 
 TASK = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
 TABULAR = "gs://google-cloud-aiplatform/schema/dataset/metadata/tabular_1.0.0.yaml"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import ROOT
+from tests.conftest import LAUNCHER
 from tests.matrix import changes
 
 INTERVAL = 20  # steps from checkpoint to checkpoint
@@ -179,7 +179,7 @@ def run(cell: Cell, project: Path, state: Path, *options: str, cwd: Path | None 
     job = _spot(project, cell.job, state) if cell.spot else f"jobs/{cell.job}.yaml"
     words = ("run", job, "--max-replicas", str(cell.replicas), "--state-dir", str(state), *options)
     command = (str(project / ".venv/bin/python"), "-m", "vertex_launch", *words, "--", *FLAGS, *TIMES)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
+    env = os.environ | {"PYTHONPATH": str(LAUNCHER), "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
     began, seen = time.monotonic(), Run()
     with subprocess.Popen(
         command, cwd=cwd or project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

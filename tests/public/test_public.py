@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.tests.running import SOURCE
+from launcher.tests.vertex import service
 from tests.conftest import environment, kept_folder
-from tests.launch.running import SOURCE
-from tests.launch.vertex import service
 
 HERE = Path(__file__).parent
 INPUTS = HERE / "cases"  # where a file says CASES, the path of this folder is meant

@@ -89,7 +89,7 @@ print(f"process {trainer.args.process_index} of {trainer.args.world_size}", flus
 time.sleep(3)
 """,
 }
-RIVALS = Path(vertex_launch.__file__).resolve().parents[1] / "benchmarks/rivals"
+RIVALS = Path(vertex_launch.__file__).resolve().parents[2] / "benchmarks/rivals"
 RIVAL_FLAGS = ("--steps", "300", "--log-every", "50", "--global-batch", "96")
 TRAINS = re.compile(r"process (\d+) trains as rank (\d) of 3")
 

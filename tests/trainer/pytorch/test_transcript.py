@@ -1,4 +1,4 @@
-"""Commands of docs/launcher/cloud.md print every line that it shows, figures aside."""
+"""Commands of launcher/docs/cloud.md print every line that it shows, figures aside."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.vertex import Service, service
+from launcher.tests.vertex import Service, service
 from tests.training import DEADLINE, PROJECT
 from trainer.data import EXAMPLES
 
 pytestmark = [pytest.mark.proof, pytest.mark.skipif("digits" not in EXAMPLES, reason="the page has a run of images")]
 
-PAGE = next(filter(Path.exists, (Path(folder, "docs/launcher/cloud.md") for folder in sys.path)))
+PAGE = next(filter(Path.exists, (Path(folder, "launcher/docs/cloud.md") for folder in sys.path)))
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What differs from one run to the next: an address, a folder, a label, a duration, a figure.
 FIGURES = (

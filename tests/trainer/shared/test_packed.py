@@ -14,11 +14,11 @@ import yaml
 
 from tests.marks import ONCE
 from tests.training import DEADLINE, PROJECT
-from vertex_launch.addresses import object_path
 from vertex_launch.cli import image
 from vertex_launch.cli.image import Package
 from vertex_launch.errors import FaultError
-from vertex_launch.state_dir import StateDir
+from vertex_launch.job.addresses import object_path
+from vertex_launch.job.state_dir import StateDir
 
 DESCRIBED: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 SETTINGS = tomllib.loads((PROJECT / "vertex.toml").read_text())

@@ -7,7 +7,7 @@ from trainer.describe.estimate import ResourceEstimate
 from trainer.reports.sinks import MetricFile, TensorBoard
 from trainer.reports.speed import peak_flops
 from trainer.vertex.storage import Trial
-from vertex_launch import catalog
+from vertex_launch.facts import catalog
 from vertex_launch.local.jobs import metric_file
 from vertex_launch.plan import workload
 from vertex_launch.plan.workload import Workload

@@ -12,7 +12,7 @@ import pytest
 from tests.marks import ONCE
 from tests.training import DEADLINE, PROJECT, eventually, signal_trainer, started
 from trainer.vertex.errors import PeerError
-from vertex_launch.contract import Replica
+from vertex_launch.job.contract import Replica
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.hosts import free_addresses
 from vertex_launch.local.running.namespaces import isolation

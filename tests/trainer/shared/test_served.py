@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.launch.running import deadline
-from tests.launch.vertex import service
+from launcher.tests.running import deadline
+from launcher.tests.vertex import service
 from tests.samples import batch
 from tests.training import DEADLINE, PROJECT
 from trainer import export

@@ -16,9 +16,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.aiplatform_v1 import JobServiceClient
 from google.cloud.aiplatform_v1.types import CustomJob
 
+from launcher.tests import test_gcloud as gcloud
+from launcher.tests.vertex import ENDED, PARENT, Json, Service, service
 from tests import training
-from tests.launch import test_gcloud as gcloud
-from tests.launch.vertex import ENDED, PARENT, Json, Service, service
 from tests.training import DEADLINE, FLAGS, PROJECT, eventually
 from trainer.config import Config, learning_rate
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from launcher.tests.vertex import Service, custom_job, script, service
 from tests.fidelity import tensorboards
 from tests.fidelity.usages import Usage, of_module
-from tests.launch.vertex import Service, custom_job, script, service
 
 pytestmark = pytest.mark.proof
 

@@ -1,0 +1,76 @@
+"""The commands `check` and `schema`: hold job files against the rules, and let an editor do a part of it."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from vertex_launch import program
+from vertex_launch.cli.options import SettingsOptions
+from vertex_launch.cli.output import complain, console, report, warn_of_age
+from vertex_launch.errors import FaultError, Finding
+from vertex_launch.job import schema_file
+from vertex_launch.job.state_dir import StateDir
+from vertex_launch.rules import applied, explain, training
+from vertex_launch.rules.check import examine_all, release_notice
+from vertex_launch.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(SettingsOptions):
+    """Say everything that Vertex AI would refuse later, or spoil."""
+
+    jobs: Annotated[list[Path] | None, typer.Argument(metavar="JOB", help="Job files.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as one JSON document.")] = False
+    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings, too.")] = False
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say all about the rules with these CODEs in place of JOBs, or list all.")
+    ] = False
+
+    def act(self) -> None:
+        settings = self.settings()
+        if self.explain:
+            texts = [explain.explain(str(code), settings) for code in self.jobs or ()]
+            console.print("\n\n".join(texts) or explain.overview(settings))
+            return
+        if not self.jobs:
+            raise FaultError(f"no job file is named; write {program.NAME} check JOB.yaml")
+        warn_of_age(settings.catalog)
+        if dropped := release_notice(settings.launcher):
+            complain(dropped, style="yellow")
+        project = replace(training.project(Path(), date.today()), buckets=StateDir().buckets)
+        examined = examine_all(self.jobs, settings, project)
+        schema_file.write_for(self.jobs)
+        if self.as_json:
+            entries = [_entry(file.path, finding, settings) for file in examined for finding in file.findings]
+            print(json.dumps(entries, indent=2))
+        else:
+            for file in examined:
+                report(file)
+                if file.passes(self.strict):
+                    count = len(file.findings)
+                    warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
+                    console.print(Text.assemble(f"{file.path}: ", ("ok", "green"), warned))
+            if formless := [str(file.path) for file in examined if file.job is None]:
+                complain(f"the rules were not applied to {', '.join(formless)}; mend the form first", style="dim")
+        raise typer.Exit(0 if all(file.passes(self.strict) for file in examined) else 1)
+
+
+def _entry(path: Path, finding: Finding, settings: Settings) -> dict[str, Any]:
+    rule, sources = applied(settings)[finding.code], explain.sources
+    details = {"certainty": rule.certainty, "consequence": rule.consequence, "source": sources(rule, settings.catalog)}
+    return {**asdict(finding), "file": str(path), "line": finding.line or None, **details}
+
+
+@dataclass(frozen=True)
+class SchemaOptions:
+    """Print the JSON Schema of job files; editors check and complete files with it."""
+
+    def act(self) -> None:
+        from vertex_launch.job import json_schema  # `check` does not need it
+
+        print(json_schema.text(schema_file.mark()), end="")

@@ -1,0 +1,243 @@
+"""A job that is followed, on the terminal: its states, what its replicas print, how far it is, and how it ended.
+
+The command `logs` shows the same of a job that was sent before.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from vertex_launch import program
+from vertex_launch.cli.cloud_options import SentJobOptions
+from vertex_launch.cli.output import complain, console, errors
+from vertex_launch.cloud import jobs, logs
+from vertex_launch.cloud.logs import Back, Changed, Line, Log, Lost, follow, once
+from vertex_launch.cloud.refusals import CloudError, google_errors
+from vertex_launch.cloud.service import Service
+from vertex_launch.errors import FaultError, did_you_mean
+from vertex_launch.job.job_resource import ENDED, Resource, fault, id_of, moment, run_spec, state, style, trial_ids
+from vertex_launch.job.spec import CHIEF_REPLICA
+from vertex_launch.local.running.lines import ERRORS
+from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.plan.formatting import clock, duration, usd
+from vertex_launch.untrusted.printable import printable
+
+EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
+UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
+# The trainer prints `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
+METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
+STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
+PLAIN = re.compile("[A-Za-z0-9 _-]*")  # a pattern that means itself
+BETWEEN = re.compile(r"\.[*+?]?|[\^$]")  # of what may stand between two of them
+AGO = re.compile("([0-9]+)([smhd])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+MOST_SHOWN = 20  # replicas
+
+Wanted = Callable[[Line], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsOptions(SentJobOptions):
+    """Print what the replicas of a job printed, merged by time; --follow ends with the job, and with its exit code."""
+
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False
+    since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
+    replica: Annotated[str, typer.Option(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
+    grep: Annotated[str, typer.Option(metavar="PATTERN", help="Only lines in which this is found.")] = ""
+    json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False
+
+    def act(self) -> None:
+        search, since = pattern(self.grep).search, earliest(self.since, datetime.now(UTC))
+        printed = 0
+        with self.sent() as (service, job):
+            known_replica(self.replica, job)
+            # The service leaves out other lines, if it can be sure of them; but --follow moves its bar by them.
+            log = Log(service, since, self.replica, "" if self.follow else part(self.grep))
+            if self.follow:
+                raise typer.Exit(follow_to_end(service, job["name"], log, lambda line: search(line.text), self.json))
+            for event in once(service, job, log):
+                if isinstance(event, Lost):
+                    errors.print(service_line(event))
+                elif search(event.text):
+                    print_line(event, job, self.json)
+                    printed += 1
+        if not (printed or self.json):
+            complain(f"no such line is in the log{'' if state(job) in ENDED else ' yet'}", style="yellow")
+
+
+def known_replica(name: str, job: Resource) -> None:
+    """Raise FaultError for the name of a replica that the job lacks."""
+    pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
+    names = [f"workerpool{pool}-{index}" for pool, spec in pools for index in range(int(spec.get("replicaCount", 0)))]
+    if name and names and name not in names:
+        raise FaultError(f"--replica {name}: the job has no such replica; {did_you_mean(name, names[:MOST_SHOWN])}")
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Compile --grep; raises FaultError."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise FaultError(f"--grep {text}: {error}; write \\ before a character that is meant as it is") from None
+
+
+def part(pattern: str) -> str:
+    """Return the longest text that each match of the pattern has; empty if it isn't a few texts one after the other."""
+    parts = BETWEEN.split(pattern)
+    return max(parts, key=len) if all(map(PLAIN.fullmatch, parts)) else ""
+
+
+def earliest(text: str, now: datetime) -> datetime | None:
+    """Return the moment that --since means, None without one; raises FaultError."""
+    try:
+        if ago := AGO.fullmatch(text):
+            return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
+        return datetime.fromisoformat(text).astimezone() if text else None
+    except (ValueError, OverflowError):
+        raise FaultError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None
+
+
+def follow_to_end(
+    service: Service, name: str, log: Log, wanted: Wanted = lambda line: True, as_json: bool = False
+) -> int:
+    """Print what happens until the job has ended; returns the exit code that stands for its state.
+
+    Ctrl-C leaves the job, and says how to come back to it. `as_json` has stdout get JSON lines, and stderr all else.
+    """
+    job: Resource = {"name": name}
+    output = errors if as_json else console
+    try:
+        with google_errors(service.settings), signals_as_exceptions(), Screen(output, as_json) as screen:
+            for event in follow(service, name, log):
+                if isinstance(event, Changed):
+                    before, job = state(job), event.job
+                    screen.job = job
+                    if state(job) not in (before, *ENDED):  # the end is printed last
+                        output.print(headline(job, service))
+                elif isinstance(event, Line):
+                    show(event, job, screen, service, wanted)
+                else:
+                    output.print(service_line(event))
+    except (KeyboardInterrupt, CloudError) as error:
+        unseen = isinstance(error, CloudError)
+        if unseen:
+            complain(str(error))
+        if state(job) not in ENDED:
+            errors.print(detached(service, name))
+            return UNSEEN if unseen else DETACHED
+    output.print(headline(job, service))
+    with google_errors(service.settings):
+        print_cause(service, job)
+    return EXIT_CODES.get(state(job), 1)
+
+
+def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: Wanted) -> None:
+    """Print a line, and move the bar; a search has none."""
+    if wanted(line):
+        print_line(line, job, screen.as_json)
+    moves = not screen.disable and "studySpec" not in job and line.replica == CHIEF_REPLICA
+    if moves and (step := STEP.search(line.text)):
+        screen.steps(int(step[1]), int(step[2]), step[3], so_far(job, service))
+
+
+def print_line(line: Line, job: Resource, as_json: bool) -> None:
+    """`12:03:04 [workerpool0-0] step 50/600`, of a search with the trial; or an object with all that is known."""
+    if as_json:
+        origin = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
+        print(json.dumps({"message": line.text, **line.fields, **origin}), flush=True)
+        return
+    trial = printable(line.trial) or trial_ids(job).get(line.job)
+    whose = f"trial {trial} " if trial else ""
+    console.print(Text(f"{clock(line.time)} {whose}{line}", style="red" if line.severity in ERRORS else ""))
+
+
+class Screen(Progress):
+    """Lines and, where there is a terminal, below them how many steps are done; before the first one, the times."""
+
+    def __init__(self, output: Console, as_json: bool) -> None:
+        self.as_json = as_json
+        self.job: Resource = {}
+        step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
+        more = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("metric", "cost"))
+        columns = (BarColumn(), step, TimeRemainingColumn(), *more)
+        super().__init__(*columns, console=output, disable=as_json or not output.is_terminal, transient=True)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.tasks or not state(self.job):
+            return super().get_renderables()
+        return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
+
+    def steps(self, done: int, total: int, metric: str | None, cost: str) -> None:
+        """Move the bar to so many steps; without a metric the last one stays."""
+        last = self.tasks[0].fields["metric"] if self.tasks else ""
+        bar: dict[str, Any] = {"completed": done, "total": total, "metric": metric or last, "cost": cost}
+        self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
+
+
+def headline(job: Resource, service: Service) -> Text:
+    """`12:03:04 run RUNNING: waited 2 min 3 s`; once it runs also how long, and what that costs."""
+    parts = times(job)
+    if jobs.ran(job, datetime.now(UTC)) >= 1:
+        parts.append(so_far(job, service))
+    at = moment(job, "endTime") or datetime.now(UTC)
+    name, shown = printable(str(job.get("displayName", ""))), (state(job), style(job))
+    return Text.assemble(f"{clock(at)} {name} ", shown, f": {', '.join(filter(None, parts))}" if parts else "")
+
+
+def times(job: Resource) -> list[str]:
+    """`waited 2 min 3 s` and, once it runs, `runs for 12 s`."""
+    now = datetime.now(UTC)
+    waited, ran = jobs.waited(job, now), jobs.ran(job, now)
+    runs = "ran" if state(job) in ENDED else "runs for"
+    parts = ((f"waited {duration(waited)}", waited), (f"{runs} {duration(ran)}", ran))
+    return [part for part, seconds in parts if seconds >= 1]
+
+
+def so_far(job: Resource, service: Service) -> str:
+    """Return the cost until now, `about $1.20`; "" where a price is unknown."""
+    cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
+    return f"about {usd(cost.usd)}{' in the cloud' if service.endpoint else ''}" if cost else ""
+
+
+def print_cause(service: Service, job: Resource) -> None:
+    """Print why a job ended badly: the service's words and, unless they have a traceback, the replica's last errors."""
+    message = fault(job).strip()
+    if message:
+        complain(message)
+    if state(job) != "FAILED" or logs.TRACEBACK in message:
+        return
+    if lines := [line for line in logs.cause(service, job) if line.text not in message.splitlines()]:
+        complain(f"the last errors of {lines[0].replica}:")
+        for line in lines:
+            errors.print(Text(line.text))
+
+
+def detached(service: Service, name: str) -> str:
+    """Say how a person who has stopped to look at a job comes back to it, and how it is stopped."""
+    id = id_of(name)
+    return (
+        f"\nthe job goes on; come back to it with: {command(service, 'logs', id, '--follow')}\n"
+        f"stop it with: {command(service, 'cancel', id)}\n{service.page(name)}"
+    )
+
+
+def command(service: Service, *words: str) -> str:
+    """Return another command line of this program, for the same project and region."""
+    settings = service.settings
+    typed = (key for key in ("project", "region") if settings.origin(key).startswith("--"))
+    return " ".join((program.NAME, *words, *(f"--{key} {getattr(settings, key)}" for key in typed)))
+
+
+def service_line(event: Lost | Back) -> Text:
+    now = clock(datetime.now(UTC))
+    if isinstance(event, Back):
+        return Text(f"{now} the service answers again", style="yellow")
+    return Text(f"{now} {printable(event.reason)}; it is asked again", style="yellow")

@@ -1,0 +1,216 @@
+"""The commands `image`, `lock` and `package`: make of a folder what jobs run.
+
+That is an image, built here or by Google, with locked versions, or a package for a pythonPackageSpec, which Google's
+images install: the folder's pyproject.toml says what is packed; setuptools packs it.
+"""
+
+import importlib.util
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vertex_launch import program
+from vertex_launch.cli.options import Bucket, Image, Project, StandIns, state_dir
+from vertex_launch.cli.output import console, errors
+from vertex_launch.cloud import image as images
+from vertex_launch.cloud import revision, setup
+from vertex_launch.cloud.image import Build
+from vertex_launch.errors import FaultError, read_text
+from vertex_launch.job.state_dir import private
+from vertex_launch.local.run_job import shown
+from vertex_launch.local.running import containers
+from vertex_launch.rules.containers import OF_REDUCERS
+from vertex_launch.settings import require
+
+KINDS = ("cpu", "push", "cloud")
+HELP = "What to do; an option of docker build is one word, or stands behind a lone --."
+NO_ENGINE = "there is no docker and no podman here; with the word cloud Google builds the image"
+NO_KIND = "{} is none of cpu, push and cloud; options of docker build stand behind a lone --, as in -- --build-arg A=1"
+
+REQUIREMENTS = Path("requirements")
+# The image's platform, and the oldest Python of projects: Ubuntu's newer one takes the same versions.
+TARGET = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_28")
+HOW = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match")
+NO_UV = "this Python has no uv, which resolves the versions; install it: {} -m pip install uv"
+
+DIST = Path("dist")
+BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
+# Leftovers of setuptools in a folder, which are not packed: an old list of files would add its files.
+LEFT = (DIST.name, "build", "*.egg-info", "__pycache__")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions(StandIns):
+    """Build the image of this folder; cpu takes the small one, push sends it, cloud has Google build and keep it."""
+
+    click: typer.Context
+    words: Annotated[list[str] | None, typer.Argument(metavar="cpu|push|cloud", help=HELP)] = None
+    project: Project = ""
+    image: Image = ""
+
+    def act(self) -> None:
+        kinds = [word for word in self.words or () if not word.startswith("-")]
+        options = [word for word in self.words or () if word.startswith("-")]
+        if unknown := [word for word in kinds if word not in KINDS]:
+            raise FaultError(NO_KIND.format(unknown[0]))
+        settings = self.settings()
+        require(settings, "image")
+        build = images.build(settings.image, revision.described(Path()), "cpu" in kinds, (*options, *self.click.obj))
+        if "cloud" in kinds:
+            build_by_google(build, settings.project)
+        else:
+            build_here(build, "push" in kinds)
+
+
+def build_by_google(build: Build, project: str) -> None:
+    """Have Google build the image; without a project it is that of gcloud's own configuration."""
+    config = state_dir().folder / "cloudbuild.json"
+    private(config.parent)
+    config.write_text(json.dumps(images.cloud_build(build)), encoding="utf-8")
+    where = [f"--project={project}"] if project else []
+    call(setup.gcloud(), "builds", "submit", *where, f"--config={config}", ".")
+
+
+def build_here(build: Build, push: bool) -> None:
+    """Build the image with the engine of this machine; the last line says whether its NCCL can use reducers."""
+    engine = containers.installed()
+    if not engine:
+        raise FaultError(NO_ENGINE)
+    call(engine, *build.words, ".")
+    labels = printed_labels(engine, build.print_labels)
+    if labels:
+        call(engine, *build.label_command, *labels, ".")
+    for name in build.names if push else ():
+        call(engine, "push", name)
+    for label in labels:
+        if verdict := label.partition(f"={OF_REDUCERS}=")[2]:
+            console.print(verdict)
+
+
+def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
+    """Read labels off the image, as options of `docker build`; an image of another Dockerfile may give none."""
+    done = subprocess.run((engine, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode > 2:  # the engine's own; 1 and 2 are of the last line in the image
+        errors.print(done.stderr)
+        raise typer.Exit(done.returncode)
+    return [line for line in done.stdout.splitlines() if line.startswith("--label=")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockOptions:
+    """Write down the versions of all that the image installs; with --upgrade, the newest that fit."""
+
+    click: typer.Context
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="UV OPTIONS", help="Options of uv pip compile, such as --upgrade.")
+    ] = None
+    custom_compile_command: Annotated[
+        str, typer.Option(metavar="LINE", help="What the locks name in their header as their origin.")
+    ] = f"{program.SCRIPT} lock"
+
+    def act(self) -> None:
+        if not importlib.util.find_spec("uv"):
+            raise FaultError(NO_UV.format(sys.executable))
+        words = (f"--custom-compile-command={self.custom_compile_command}", *(self.words or ()), *self.click.obj)
+        resolve("lock.txt", str(REQUIREMENTS / "cuda.txt"), str(REQUIREMENTS / "trainer.txt"), *words)
+        # The framework's share of the lock: its layer of the image is built again only where this file changes.
+        resolve("cuda.lock.txt", str(REQUIREMENTS / "cuda.txt"), f"--constraint={REQUIREMENTS / 'lock.txt'}", *words)
+
+
+def resolve(name: str, *words: str) -> None:
+    path = REQUIREMENTS / name
+    call(sys.executable, "-m", "uv", "pip", "compile", *TARGET, *HOW, f"--output-file={path}", *words)
+    # cuda.txt and cpu.txt choose the build of a version, such as 2.13.0+cu126.
+    path.write_text(re.sub(r"\+\w+$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
+
+
+def call(*words: str) -> None:
+    """Show a line and run it; where it fails, this program ends with its exit code.
+
+    Ctrl-C reaches the program, too, which ends in its own time: gcloud has yet to cancel what Google builds.
+    """
+    console.print(shlex.join(words))
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
+    try:
+        code = subprocess.run(words, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if code or interrupts:
+        raise typer.Exit(128 - code if code < 0 else code or 130)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions(StandIns):
+    """Pack a folder for a job with a pythonPackageSpec, and say how to send the package to the bucket."""
+
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with pyproject.toml.")] = Path()
+    bucket: Bucket = ""
+
+    def act(self) -> None:
+        settings = self.settings()
+        require(settings, "bucket")
+        made = pack(self.folder, DIST)
+        copy = place(made, settings.bucket, state_dir().buckets)
+        console.print(f"{shown(made.file)}, and for the local Vertex {shown(copy)}")
+        console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(settings.bucket)}")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A source package: the file, and where jobs find it."""
+
+    file: Path
+    folder: str  # in the bucket
+
+    def address(self, bucket: str) -> str:
+        return f"gs://{bucket}/{self.folder}/{self.file.name}"
+
+
+def pack(folder: Path, dist: Path) -> Package:
+    """Pack a folder into `dist`, and write nothing in the folder; raises FaultError if setuptools refuses it."""
+    description = folder / "pyproject.toml"
+    name = _name(description)
+    with tempfile.TemporaryDirectory() as stand_in:
+        for path in {*folder.glob("[!.]*")} - {path for pattern in LEFT for path in folder.glob(pattern)}:
+            _link(path.absolute(), Path(stand_in, path.name))
+        command = [sys.executable, "-c", BUILD, str(dist.absolute())]
+        done = subprocess.run(command, cwd=stand_in, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise FaultError(f"{description}: setuptools cannot pack this folder: {reason}")
+    return Package(dist / done.stdout.splitlines()[-1], f"{name}/packages")
+
+
+def place(package: Package, bucket: str, buckets: Path) -> Path:
+    """Put the package where the local Vertex looks for it: in the folder that stands for the bucket."""
+    copy = buckets / bucket / package.folder / package.file.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(package.file, copy)
+    return copy
+
+
+def _link(path: Path, place: Path) -> None:
+    try:
+        place.symlink_to(path)
+    except OSError:  # Windows asks for a privilege
+        shutil.copytree(path, place) if path.is_dir() else shutil.copyfile(path, place)
+
+
+def _name(path: Path) -> str:
+    try:
+        return str(tomllib.loads(read_text(path))["project"]["name"])
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise FaultError(f"{path}: describes no package ({error}); it needs a table [project] with a name") from None

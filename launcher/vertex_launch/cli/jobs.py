@@ -1,0 +1,158 @@
+"""The commands `jobs`, `status`, `cost` and `cancel`: sent jobs, how they stand, what they cost, and their end."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from vertex_launch.cli.cloud_options import CloudOptions, NamedJob, SentJobOptions
+from vertex_launch.cli.following import EXIT_CODES, command, headline, print_cause
+from vertex_launch.cli.output import complain, console, interrupted, print_table
+from vertex_launch.cli.trials_table import table as trials_table
+from vertex_launch.cloud import jobs
+from vertex_launch.cloud.jobs import Cost
+from vertex_launch.cloud.service import Service
+from vertex_launch.errors import FaultError
+from vertex_launch.facts.catalog import Catalog
+from vertex_launch.job import job_resource
+from vertex_launch.job.job_resource import ENDED, Resource, id_of, kind, moment, run_spec, same_result, state, style
+from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.plan.formatting import clock, duration, usd
+from vertex_launch.untrusted.printable import printable
+
+State = Literal["QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "EXPIRED"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsOptions(CloudOptions):
+    """List the newest jobs, searches and training pipelines: how each stands, and what it has cost."""
+
+    state: Annotated[State | None, typer.Option(help="Only those in this state.", case_sensitive=False)] = None
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many, the newest first.")] = 20
+    json: Annotated[bool, typer.Option("--json", help="The resources themselves, as a list.")] = False
+
+    def act(self) -> None:
+        with self.cloud() as service:
+            resources = jobs.newest(service, self.limit, self.state or "")
+        if self.json:
+            print(json.dumps(resources, indent=2))
+        elif resources:
+            print_table(table_of_jobs(resources, service.settings.catalog))
+        else:
+            console.print(f"{service.place} has no {f'{self.state} ' if self.state else ''}job")
+
+
+def table_of_jobs(resources: list[Resource], catalog: Catalog) -> Table:
+    now = datetime.now(UTC)
+    number, stands = (Column(name, no_wrap=True, min_width=width) for name, width in (("job", 19), ("state", 9)))
+    shown = Table(number, "name", stands, "created", "waited", "ran", "about", box=None, header_style="bold")
+    for job in resources:
+        cost, created = jobs.cost(job, catalog, now), moment(job, "createTime")
+        noun = "" if kind(job) == "custom job" else f" ({kind(job)})"
+        shown.add_row(
+            id_of(job["name"]),
+            Text(printable(str(job.get("displayName", ""))) + noun),
+            Text(state(job), style=style(job)),
+            f"{created.astimezone():%Y-%m-%d %H:%M}" if created else "",
+            duration(jobs.waited(job, now)),
+            duration(jobs.ran(job, now)) if job.get("startTime") else "",
+            usd(cost.usd) if cost else "?",
+        )
+    return shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions(SentJobOptions):
+    """Show how a job stands, what it has cost, and why it failed; the exit code is that of its state."""
+
+    json: Annotated[bool, typer.Option("--json", help="The resource itself.")] = False
+
+    def act(self) -> None:
+        with self.sent() as (service, job):
+            if self.json:
+                print(json.dumps(job, indent=2))
+            else:
+                console.print(headline(job, service))
+                for key, value in details(job, service):
+                    console.print(f"  {key:<8} {printable(value)}")
+                if job.get("trials"):
+                    print_table(trials_table(job, service.list("customJobs", 'state="JOB_STATE_CANCELLED"', 1000)))
+                if same := same_result(job):
+                    complain(same, style="yellow")
+                print_cause(service, job)
+        raise typer.Exit(EXIT_CODES.get(state(job), 0))
+
+
+def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
+    """Name and value of each line."""
+    spec = run_spec(job)
+    yield kind(job).rpartition(" ")[2], job["name"]
+    for index, pool in enumerate(spec.get("workerPoolSpecs", ())):
+        yield f"pool {index}", job_resource.machines(pool)
+    if output := spec.get("baseOutputDirectory", {}).get("outputUriPrefix"):
+        yield "output", output
+    if cost := jobs.cost(job, service.settings.catalog, datetime.now(UTC)):
+        rate = f"{usd(cost.per_hour.usd)} per hour{' and trial' if job.get('trials') else ''}"
+        yield "cost", f"about {usd(cost.usd)}, at {rate} ({cost.per_hour.certainty}: {cost.per_hour.source})"
+    yield "log", command(service, "logs", id_of(job["name"]))
+    yield "page", service.page(job["name"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOptions(SentJobOptions):
+    """Say what a job has cost so far, by list prices and the time of its machines."""
+
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+
+    def act(self) -> None:
+        with self.sent() as (service, job):
+            cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
+        if cost is None:
+            raise FaultError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")
+        price = cost.per_hour
+        if self.json:
+            print(json.dumps({"job": job["name"], "usd": cost.usd, "hours": cost.hours, "per_hour": price.usd}))
+            return
+        console.print(headline(job, service))
+        print_table(table_of_cost(cost))
+        console.print(f"{price.certainty}: {price.source}; what is billed may differ")
+
+
+def table_of_cost(cost: Cost) -> Table:
+    shown = Table("machines", "per hour", "for", "about", box=None, header_style="bold")
+    time = duration(3600 * cost.hours)
+    for row in cost.rows:
+        shown.add_row(str(row), usd(row.usd or 0), time, usd(cost.hours * (row.usd or 0)))
+    if len(cost.rows) > 1:
+        shown.add_row("in all", usd(cost.per_hour.usd), time, usd(cost.usd))
+    return shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelOptions(CloudOptions):
+    """Stop a job; its checkpoints stay, and a job sent again with the same output folder resumes from them."""
+
+    job: NamedJob
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False
+
+    def act(self) -> None:
+        message = "nothing was stopped" if self.yes else "nothing was stopped; --yes stops without a question"
+        with self.cloud() as service, signals_as_exceptions():
+            with interrupted(message):
+                job = jobs.running(service, self.job)
+                name, id = job["name"], id_of(job["name"])
+                console.print(headline(job, service))
+                console.print(f"{name}, created {clock(moment(job, 'createTime'))}")
+                if state(job) in ENDED:
+                    console.print("it has ended already; nothing was done")
+                    return
+                if not (self.yes or typer.confirm("Stop it?")):
+                    raise typer.Exit(1)
+            with interrupted(f"whether it was stopped is not known; see: {command(service, 'status', id)}"):
+                service.cancel(name)
+        console.print(f"asked to stop; see it end with: {command(service, 'logs', id, '--follow')}")

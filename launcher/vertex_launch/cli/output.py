@@ -1,0 +1,83 @@
+"""Output of the commands: answers on stdout, findings and faults on stderr."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vertex_launch.errors import start
+from vertex_launch.facts.catalog import Catalog
+from vertex_launch.job.spec import Job, TuningJob
+from vertex_launch.rules import check as checks
+from vertex_launch.rules import training
+from vertex_launch.rules.check import Examined
+from vertex_launch.settings import Settings
+from vertex_launch.untrusted import printable
+
+WIDEST = 200  # columns
+
+
+class Lasting(Console):
+    """Prints nothing more when `| head` has seen enough; what the command does goes on, and so does its exit code."""
+
+    def on_broken_pipe(self) -> None:
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+
+
+# A user's brackets and colons are no markup and no emoji.
+PLAIN: Mapping[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
+console, lasting, errors = Console(**PLAIN), Lasting(**PLAIN), Console(stderr=True, **PLAIN)
+
+
+def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
+    """Return a file's job for each of these settings; prints each finding once, and ends where a rule refuses it."""
+    project = training.project(Path(), date.today())
+    examined = [checks.examine(path, settings, project) for settings in places]
+    findings = dict.fromkeys(finding for one in examined for finding in one.findings)
+    report(replace(examined[0], findings=tuple(findings)))
+    jobs = [one.job for one in examined if one.job and one.passes(strict=False)]
+    if len(jobs) < len(places):
+        raise typer.Exit(1)
+    return jobs
+
+
+def report(examined: Examined) -> None:
+    for finding in examined.findings:
+        style = "red" if finding.severity == "error" else "yellow"
+        where = start(examined.path, finding.line)
+        code = f" ({finding.code})" if finding.code else ""
+        errors.print(Text.assemble(where, (finding.severity, style), f": {printable.lines(str(finding))}{code}"))
+
+
+def print_table(table: Table) -> None:
+    """Print a table; for a pipe no cell is cut."""
+    (console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDEST)).print(table)
+
+
+def warn_of_age(catalog: Catalog) -> None:
+    """Warn if the facts behind the rules are old."""
+    if old := checks.facts_notice(catalog, date.today()):
+        complain(old, style="yellow")
+
+
+@contextlib.contextmanager
+def interrupted(message: str) -> Iterator[None]:
+    """End the program with this message on Ctrl-C, at a question too."""
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Abort):
+        errors.print(f"\n{message}")
+        raise typer.Exit(130) from None
+
+
+def complain(text: str, style: str = "red") -> None:
+    """Print a fault, of which no character steers the terminal."""
+    errors.print(Text(printable.lines(text), style=style))

@@ -1,0 +1,69 @@
+"""The commands `model` and `tensorboard`: the files that a job leaves in its bucket."""
+
+import contextlib
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.api_core.exceptions import GoogleAPIError
+from google.auth.exceptions import GoogleAuthError
+
+from vertex_launch.cli.cloud_options import SentJobOptions
+from vertex_launch.cli.options import state_dir
+from vertex_launch.cli.output import console
+from vertex_launch.cloud.outputs import copy_curves, fetch_model, model_address
+from vertex_launch.cloud.service import NoAnswerError
+from vertex_launch.errors import FaultError
+from vertex_launch.job.job_resource import ENDED, id_of, state
+from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.plan.formatting import size
+from vertex_launch.untrusted.printable import printable
+
+SECONDS = 10.0  # between two looks into the bucket
+PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(SentJobOptions):
+    """Copy the model that a job has exported, or that of the best trial of a search, from the bucket to a folder."""
+
+    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder; else NAME-model.")] = None
+
+    def act(self) -> None:
+        with self.sent() as (service, job):
+            target = self.to or Path(f"{Path(str(job.get('displayName'))).name or 'job'}-model")
+            for name, length in fetch_model(job, service, target):
+                console.print(f"  {printable(name)}  {size(length)}")
+        console.print(f"the model of {model_address(job)} is in {target}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorboardOptions(SentJobOptions):
+    """Show the curves of a job, or of all trials of a search, in the browser, as they grow; until Ctrl-C."""
+
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of its page; 0 takes a free one.")] = 6006
+
+    def act(self) -> None:
+        if not importlib.util.find_spec("tensorboard"):
+            raise FaultError("TensorBoard is not installed; pip install tensorboard")
+        with self.sent() as (service, job):
+            folder = state_dir().folder / "curves" / (id := id_of(job["name"]))
+            if not copy_curves(job, service, folder):
+                fault = f"is {state(job)} and has no curves{'' if state(job) in ENDED else ' yet'}"
+                raise FaultError(f"job {id} {fault}; a trainer writes them to AIP_TENSORBOARD_LOG_DIR")
+        console.print(f"curves of {job.get('displayName')} in {folder}, Ctrl-C ends it")
+        page = ("--logdir", str(folder), "--host", "127.0.0.1", "--port", str(self.port))
+        command = (sys.executable, "-m", "tensorboard.main", *page)
+        with contextlib.suppress(KeyboardInterrupt), signals_as_exceptions(), subprocess.Popen(command) as shown:
+            try:
+                while True:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        raise typer.Exit(shown.wait(SECONDS))
+                    with contextlib.suppress(*PASSING):  # the next time may do
+                        copy_curves(job, service, folder)
+            finally:
+                shown.terminate()

@@ -1,0 +1,165 @@
+"""The command `plan`: from job files and flags to tables, a picture, JSON, or a changed file."""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vertex_launch.cli.options import SettingsOptions, state_dir
+from vertex_launch.cli.output import approved, console, warn_of_age
+from vertex_launch.errors import FaultError
+from vertex_launch.job.contract import with_arguments
+from vertex_launch.job.spec import Job, TuningJob, trial
+from vertex_launch.local.running import containers, host
+from vertex_launch.plan import apply, planner, pools, report, workload
+from vertex_launch.plan.planner import MFU, Compute, Needs, Plan
+from vertex_launch.plan.workload import Workload
+from vertex_launch.rules.containers import OF_REDUCERS, image_of
+from vertex_launch.settings import Settings
+
+PICTURES = (".png", ".svg")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SettingsOptions):
+    """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
+
+    click: typer.Context
+    jobs: Annotated[list[Path], typer.Argument(metavar="JOB", help="A job file; several with --compare.")]
+    compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False
+    gradient_bytes: Annotated[
+        float | None, typer.Option(help="Bytes of gradients that a step all-reduces; the trainer is not asked then.")
+    ] = None
+    step_seconds: Annotated[
+        float | None, typer.Option(help="What computing takes in a step, measured without a network.")
+    ] = None
+    run: Annotated[
+        Path | None, typer.Option(help="The output folder of a run on one machine of the kind; its speed counts.")
+    ] = None
+    mfu: Annotated[
+        float, typer.Option(help="Share of the GPUs' peak that is reached, if nothing is measured: 0.01 to 1.")
+    ] = MFU
+    chart: Annotated[Path | None, typer.Option(help="Draw the job on 1 to 1,024 machines: a .png or .svg.")] = None
+    apply: Annotated[bool, typer.Option("--apply", help="Write the reducers into the file, unless they lose.")] = False
+    json: Annotated[bool, typer.Option("--json", help="One JSON document in place of tables.")] = False
+
+    def act(self) -> None:
+        settings, flags = self.settings(), self.click.obj
+        warn_of_age(settings.catalog)
+        jobs = [job for path in self.jobs for job in approved(path, settings)]
+        _require_sense(self, flags)
+        plans = [_plan(job, settings, self, flags) for job in jobs]
+        if self.chart:
+            _draw(plans[0], self.chart)
+        if self.chart and not self.json:
+            console.print(f"{self.chart}: drawn\n")
+        if self.json:
+            text = json.dumps([asdict(plan) for plan in plans], default=str)
+            answers = json.loads(text, parse_constant=lambda _: None)  # JSON knows no Infinity
+            print(json.dumps(answers if self.compare else answers[0], indent=2))
+        else:
+            console.print(report.comparison(plans, console) if self.compare else report.report(plans[0]))
+        if self.apply:
+            _apply(jobs[0], plans[0])
+
+
+def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
+    for name, value in (("--step-seconds", wanted.step_seconds), ("--gradient-bytes", wanted.gradient_bytes)):
+        if value is not None and not 0 < value < math.inf:
+            raise FaultError(f"{name} is {value:g}; give a finite number above 0")
+    for fault, present in _contradictions(wanted, flags).items():
+        if present:
+            raise FaultError(fault)
+    if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
+        raise FaultError(f"{wanted.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
+    if wanted.chart and not wanted.chart.parent.is_dir():
+        raise FaultError(f"{wanted.chart}: there is no folder {wanted.chart.parent}; make it first")
+
+
+def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
+    """Faults of options that contradict each other, each with whether it is there."""
+    count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # the trainer
+    changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
+    unwritten = flags and wanted.apply
+    return {
+        f"--mfu is {wanted.mfu:g}; give a share from 0.01 to 1": not 0.01 <= wanted.mfu <= 1,
+        f"plan takes one job, not {count}; add --compare to see them side by side": count > 1 and not wanted.compare,
+        "--compare changes and draws nothing; leave it out to --apply or --chart one job": wanted.compare and changes,
+        "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one": flags and unasked,
+        "--apply changes the file, which lacks the flags behind --; write them into its args first": unwritten,
+        "--step-seconds and --run both say how long computing takes; keep one": computed and run,
+        "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds": run
+        and unasked,
+    }
+
+
+def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Needs:
+    """Plan a job, as far as its trainer can be asked and its machines are known."""
+    work, missing = None, ""
+    if wanted.gradient_bytes is None:
+        try:
+            work = workload.of(with_arguments(trial(job), flags), settings.commands, os.environ, state_dir())
+        except FaultError as error:
+            missing = f"{error}. Plan with --gradient-bytes"
+    return planner.plan(
+        job,
+        settings,
+        work,
+        gradient_bytes=wanted.gradient_bytes,
+        compute=_measured(job, settings, wanted, work),
+        mfu=wanted.mfu,
+        image_says=containers.label(image_of(chief), OF_REDUCERS) if (chief := trial(job).chief) else "",
+        missing=missing,
+    )
+
+
+def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, work: Workload | None) -> Compute | None:
+    if wanted.step_seconds is not None:
+        return Compute(wanted.step_seconds, "measured, by --step-seconds")
+    if wanted.run and work:
+        workload.require_gpus(wanted.run, state_dir().buckets, host.visible_gpus(os.environ))
+        rate = workload.samples_per_second_per_gpu(wanted.run)
+        how = f"measured: {rate:.3g} samples/s per GPU in {wanted.run}"
+        gpus = pools.machines(pools.rows(trial(job), settings.catalog)).members
+        return Compute(work.global_batch / gpus / rate, how)
+    return None
+
+
+def _draw(plan: Needs, path: Path) -> None:
+    if not isinstance(plan, Plan) or not plan.curves:
+        raise FaultError(f"{path}: cannot be drawn without {_missing(plan)}")
+    from vertex_launch.plan import chart  # only here: matplotlib takes a second to import
+
+    chart.save(plan, path)
+
+
+def _missing(plan: Needs) -> str:
+    """Return the fact without which no curve can be drawn, and the way to give it."""
+    if not isinstance(plan, Plan):
+        return f"the gradients: {plan.missing}"
+    if pools.differ(plan.rows):
+        return "machines of one kind; make pools 0 and 1 the same"
+    if plan.workload is None:
+        return "the trainer's batch; plan without --gradient-bytes"
+    if plan.known_compute is None:
+        return "the time to compute; measure a step, for --step-seconds"
+    return "all prices; add yours under [prices] in vertex.toml"
+
+
+def _apply(job: Job | TuningJob, plan: Needs) -> None:
+    if not isinstance(plan, Plan):
+        raise FaultError(f"{job.path}: --apply wrote nothing: {plan.missing}")
+    if plan.advised.verdict.pays is False:
+        cure = "remove pool 2" if plan.present else "the file needs no pool 2"
+        raise FaultError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
+    sizing = plan.advised.sizing
+    if plan.present and plan.present.sizing == sizing:
+        console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already")
+        return
+    apply.apply(trial(job), sizing)
+    console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")

@@ -1,0 +1,154 @@
+"""The command `run`: a job file in the local Vertex, without the service."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.study import StudySpec
+
+from vertex_launch import program, rules
+from vertex_launch.cli.options import JobFile, LocalOptions
+from vertex_launch.cli.output import approved, complain, errors, lasting
+from vertex_launch.cli.trials_table import table
+from vertex_launch.errors import FaultError
+from vertex_launch.job import study_validation
+from vertex_launch.job.contract import limit, with_arguments
+from vertex_launch.job.job_resource import fault, same_result, state
+from vertex_launch.job.spec import Job, TuningJob, trial
+from vertex_launch.job.state_dir import StateDir, output_folder
+from vertex_launch.local import run_job
+from vertex_launch.local.running import containers
+from vertex_launch.local.running.context import Context, Options
+from vertex_launch.local.running.prepare import size
+from vertex_launch.rules import training
+from vertex_launch.settings import Settings, for_local
+
+FRESH = "--fresh"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(LocalOptions):
+    """Run a job in the local Vertex: each replica a process, or a container, with the service's environment."""
+
+    click: typer.Context
+    job: JobFile
+    max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
+    fresh: Annotated[
+        bool, typer.Option(FRESH, help="Empty the job's output folder first, and forget a search's trials.")
+    ] = False
+    containers: Annotated[
+        bool, typer.Option("--containers", help="Run the images themselves, by Docker or Podman.")
+    ] = False
+    restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False
+
+    def act(self) -> None:
+        client = containers.client() if self.containers else ""
+        options = Options(restarts=self.restarts, retry_user_errors=self.retry_user_errors, containers=client)
+        context = self.context(options)
+        if self.containers and context.options.faults:
+            raise FaultError("--fault does not reach into the containers of --containers; leave out one of them")
+        (loaded,) = approved(self.job, rules.in_local_vertex(context.settings))
+        whole, flags = trial(loaded), self.click.obj
+        job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)
+        if flags:
+            refuse_unknown_flags(whole, job, context.settings)
+        if job.spec.enable_web_access:
+            notice = f"enableWebAccess: replicas have shells only in a service; start it with {program.NAME} emulate"
+            complain(notice, style="yellow")
+        if isinstance(loaded, TuningJob):
+            for flag in tried(flags, loaded.spec.study_spec):
+                complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
+            raise typer.Exit(0 if search(loaded, job, context, self.fresh) else 1)
+        if self.retry_user_errors and not self.restarts:
+            raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
+        if not self.fresh:
+            run_job.say_what_is_there(job, context.state_dir, lasting)
+        try:
+            outcome = run_job.run(job, context, lasting, self.fresh, size(whole))
+        except KeyboardInterrupt:
+            errors.print("interrupted; every replica was stopped")
+            errors.print(advice(job, context.state_dir, sys.argv, os.environ))
+            raise typer.Exit(130) from None
+        raise typer.Exit(0 if outcome.succeeded else 1)
+
+
+def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
+    """Raise FaultError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
+    project = training.project(Path(), date.today())
+    before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
+    in_file = {finding.sentence for finding in before}
+    if new := {finding.sentence for finding in after if finding.code in training.FLAG_RULES} - in_file:
+        raise FaultError(*(f"behind --: {sentence}" for sentence in sorted(new)))
+
+
+def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
+    """Return the flags that each trial repeats with its own values; the later value counts."""
+    parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
+    names = [word.partition("=")[0] for word in flags if word.startswith("--")]
+    return [name for name in names if _field(name) in parameters]
+
+
+def _field(flag: str) -> str:
+    """`learning_rate` of --learning-rate, which the trainer takes with either."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
+    """Run a search, each trial as this job, and print its trials; returns whether it succeeded."""
+    from vertex_launch.local import local_search  # only here: it brings the whole service along
+
+    options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
+    as_in_the_service = replace(context, options=options, settings=for_local(context.settings))
+    message = HyperparameterTuningJob(tuning.spec)
+    message.display_name, message.trial_job_spec = tuning.name, job.spec
+    try:
+        ended, runs = local_search.run(message, job, as_in_the_service, lasting, fresh)
+    except KeyboardInterrupt:
+        errors.print("interrupted; every trial was stopped")
+        errors.print(f"it goes on after the trials that have ended, with: {command(sys.argv, os.environ)}")
+        raise typer.Exit(130) from None
+    lasting.print(table(ended, runs))
+    if same := same_result(ended):
+        lasting.print(same, style="yellow")
+    if state(ended) != "SUCCEEDED":
+        lasting.print(f"Search failed: {fault(ended) or ended['state']}", style="bold red")
+    return state(ended) == "SUCCEEDED"
+
+
+def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return the command that goes on with an interrupted run, and whether it resumes."""
+    same = command(argv, environ)
+    folder = output_folder(job, state_dir)
+    if folder is None:
+        return f"the job names no output folder, so it starts from its first step with: {same}"
+    if all(path.name == "lease" for path in (folder / "checkpoints").glob("*")):
+        return f"no checkpoint is there yet; start again with: {same}"
+    return f"resume with: {same}"
+
+
+def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Repeat the command of this process, as a shell takes it, so that it resumes."""
+    arguments = argv[1:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [word for word in arguments[:end] if word != FRESH]
+    if program.name(argv) == program.SCRIPT:
+        start = [_shortest(Path(argv[0]), environ)]
+    else:
+        start = [_shortest(Path(sys.executable), environ), "-m", "vertex_launch"]
+    return shlex.join([*start, *kept, *arguments[end:]])
+
+
+def _shortest(file: Path, environ: Mapping[str, str]) -> str:
+    """Return the shortest name under which the user's shell finds a program."""
+    for name in ("python", file.name):
+        if shutil.which(name, path=environ.get("PATH", "")) == str(file):
+            return name
+    return str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)

@@ -1,0 +1,119 @@
+"""The command `setup`: make what a project needs once, before its first job."""
+
+import json
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vertex_launch import settings
+from vertex_launch.cli.options import SETTINGS, SettingsOptions, state_dir
+from vertex_launch.cli.output import console
+from vertex_launch.cloud import setup as cloud
+from vertex_launch.cloud.refusals import LOGIN
+from vertex_launch.cloud.setup import Step
+from vertex_launch.errors import FaultError
+from vertex_launch.job import spec
+from vertex_launch.job.state_dir import private
+from vertex_launch.plan import pools
+from vertex_launch.plan.pools import Quota
+from vertex_launch.settings import Settings
+
+JOBS = Path("jobs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetupOptions(SettingsOptions):
+    """Make what jobs need in Google Cloud, step by step, with gcloud; what is there stays as it is."""
+
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the gcloud lines.")] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    budget: Annotated[
+        float, typer.Option(min=0, metavar="USD", help="A month's budget, with a mail at half and at all of it.")
+    ] = 0
+
+    def act(self) -> None:
+        old, new = settings.load(SETTINGS), self.settings()
+        settings.require(new, "project", "region", "bucket", "image")
+        new = cloud.renamed(old, new)
+        if self.dry_run:
+            show(new, self.budget)
+            return
+        missing = [step for step in every(new, self.budget) if not is_there(step)]
+        count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
+        if missing and not (self.yes or typer.confirm(f"Take the {count}?")):
+            raise typer.Exit(1)
+        private(policy().parent)
+        policy().write_text(json.dumps(cloud.CLEAN_UP))
+        budgets = [step for step in missing if step.looks[0] == "billing"]
+        take([step for step in missing if step not in budgets])
+        for path, text in cloud.changed(SETTINGS, JOBS, old, replace(new, service_account=cloud.account(new))):
+            path.write_text(text, encoding="utf-8")
+            console.print(f"written  {path}")
+        take(budgets)  # last: it needs rights that few have, and jobs run without it
+        show_quotas(new)
+
+
+def policy() -> Path:
+    """The file with the rules by which a repository of images deletes old ones."""
+    return state_dir().folder / "clean-up.json"
+
+
+def show(new: Settings, budget: float) -> None:
+    folder, file, text = map(shlex.quote, (str(policy().parent), str(policy()), json.dumps(cloud.CLEAN_UP)))
+    written = f"mkdir -p {folder} && echo {text} > {file}"
+    console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n")
+    for step in cloud.steps(new, "user:USER", policy(), budget, "BILLING_ACCOUNT"):
+        console.print(f"# {step.title}", cloud.shown(step.act), sep="\n")
+
+
+def every(new: Settings, budget: float) -> list[Step]:
+    """The steps, for the person who is logged in."""
+    who = cloud.ask("config", "get", "account")
+    if not who:
+        raise FaultError(f"gcloud: nobody is logged in; {LOGIN}")
+    you = f"{'serviceAccount' if who.endswith('.gserviceaccount.com') else 'user'}:{who}"
+    named = budget and cloud.ask("billing", "projects", "describe", new.project, "--format=value(billingAccountName)")
+    if budget and not named:
+        cure = "leave --budget out this time: the service that knows is switched on first"
+        raise FaultError(f"--budget: which account pays for {new.project} cannot be seen; {cure}")
+    return [*cloud.steps(new, you, policy(), budget, str(named or "").rpartition("/")[2])]
+
+
+def is_there(step: Step) -> bool:
+    done, differences = cloud.look(step)
+    console.print(f"{'done   ' if done else 'missing'}  {step.title}")
+    for difference in differences:
+        console.print(f"differs  {difference}")
+    return done
+
+
+def take(steps: list[Step]) -> None:
+    """Run the lines of these steps, each shown before it runs."""
+    for step in steps:
+        console.print(cloud.shown(step.act))
+        cloud.take(step.act)
+
+
+def show_quotas(new: Settings) -> None:
+    """Hold what the project has of each quota against the job that needs most of it, where that may be seen."""
+    all_needs = ((quota, path) for path in JOBS.glob("*.yaml") for quota in needed(path, new))
+    needs = sorted(all_needs, key=lambda need: (need[0].amount, need[1]))
+    jobs = {quota.metric: path for quota, path in needs}  # the last of a metric needs most of it
+    asked = ("--service=aiplatform.googleapis.com", f"--project={new.project}", cloud.JSON)
+    infos = json.loads(cloud.ask("beta", "quotas", "info", "list", *asked) or "[]") if needs else []
+    for quota, limit in pools.limits((quota for quota, _ in needs), infos, new.region):
+        has = f"{quota.metric} in {new.region} is {limit}, and {jobs[quota.metric]} needs {quota.amount}"
+        more = f"; ask for more: {pools.more_command(quota.metric, new, quota.amount)}"
+        short = limit < quota.amount
+        console.print(f"{'short  ' if short else 'enough '}  {has}{more if short else ''}")
+
+
+def needed(path: Path, new: Settings) -> tuple[Quota, ...]:
+    """The quotas of a job file; none of one that cannot be read, of which `check` tells more."""
+    try:
+        return pools.needed(spec.load(path), new)
+    except FaultError:
+        return ()

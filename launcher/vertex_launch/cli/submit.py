@@ -1,0 +1,190 @@
+"""The command `submit`: show what will be sent to Vertex AI, ask, and send it."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from google.api_core.exceptions import ServerError, TooManyRequests
+
+from vertex_launch.cli.cloud_options import CloudOptions
+from vertex_launch.cli.following import DETACHED, EXIT_CODES, command, detached, follow_to_end
+from vertex_launch.cli.options import JobFile, SettingsOptions, seconds
+from vertex_launch.cli.output import approved, complain, console, errors, interrupted, report
+from vertex_launch.cloud import jobs, preflight, revision
+from vertex_launch.cloud import submit as cloud
+from vertex_launch.cloud.logs import Log
+from vertex_launch.cloud.refusals import message_of
+from vertex_launch.cloud.service import NoAnswerError, Service
+from vertex_launch.errors import FaultError
+from vertex_launch.facts import labels
+from vertex_launch.job.job_resource import ENDED, fault, id_of, state
+from vertex_launch.job.spec import Job, TuningJob
+from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.plan.formatting import duration
+from vertex_launch.rules.check import Examined
+from vertex_launch.settings import Settings
+
+WAIT_SECONDS = 1200.0  # for machines, before the next job is sent; where nobody says otherwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitOptions(CloudOptions, SettingsOptions):
+    """Send a job to Vertex AI; shows what will be sent, and asks. With --or and --regions, send it where it starts."""
+
+    job: JobFile
+    others: Annotated[
+        list[Path] | None,
+        typer.Option("--or", metavar="JOB", help="Send this one where the others do not start; can be repeated."),
+    ] = None
+    regions: Annotated[str, typer.Option(metavar="R,R", help="Try each job in these regions, one after the other.")] = (
+        ""
+    )
+    wait: Annotated[
+        float | None,
+        typer.Option(parser=seconds, metavar="20m", help="How long a job may wait for machines, then it is cancelled."),
+    ] = None
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A label of the job, which reaches the bill; can be repeated."),
+    ] = None
+    print: Annotated[
+        Literal["gcloud", "curl", "python"] | None, typer.Option(help="Send nothing; print what sends the same.")
+    ] = None
+    follow: Annotated[
+        bool | None,
+        typer.Option("--follow/--no-follow", help="Print its log until it ends; on a terminal that is the default."),
+    ] = None
+
+    def act(self) -> None:
+        places = [*self.places()]
+        code = revision.labels(Path())
+        own = {**labels.typed(self.label or []), **code}
+        if self.print:
+            self.spell(places, own)
+            return
+        with self.cloud() as service:
+            if service.endpoint:
+                console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud")
+            with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without a question"):
+                offers = [offer(job, service, settings, own, code.get("git-revision", "")) for job, settings in places]
+                wait = self.wait if self.wait is not None or len(offers) == 1 else WAIT_SECONDS
+                if not (all(one.passes for one in offers) and (self.yes or typer.confirm(question(offers, wait)))):
+                    raise typer.Exit(1)
+            with signals_as_exceptions():
+                service, name = first_to_start(offers, wait)
+        if sys.stdout.isatty() if self.follow is None else self.follow:
+            raise typer.Exit(follow_to_end(service, name, Log(service)))
+        console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}")
+
+    def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
+        """Yield each job with the settings of each region in which it is to be tried, in this order."""
+        settings, _ = self.where()
+        origins = {**settings.origins, "region": "--regions"}
+        names = [name for name in map(str.strip, self.regions.split(",")) if name]
+        regions = [replace(settings, region=name, origins=origins) for name in names] or [settings]
+        for path in (self.job, *(self.others or ())):
+            yield from zip(approved(path, *regions), regions, strict=True)
+
+    def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
+        """Print what sends the job without this program; raises FaultError for several."""
+        if len(places) > 1:
+            raise FaultError("--print: spells the request of one job; leave out --or, and name one region")
+        ((job, settings),) = places
+        _, endpoint = self.where()
+        assert self.print
+        console.print(cloud.CLIENTS[self.print](cloud.request(job, settings, own), job.path, settings, endpoint))
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A job in one region, as it would be sent."""
+
+    job: Job | TuningJob
+    service: Service  # of the region
+    request: cloud.Request
+    passes: bool  # the checks before it is sent
+
+    def __str__(self) -> str:
+        return f"{self.job.path} in {self.service.settings.region}"
+
+
+def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mapping[str, str], revision: str) -> Offer:
+    """Return what would be sent; prints it, the labels that find its job if the answer is lost, and the findings."""
+    there = replace(service, settings=settings)
+    checks = preflight.look(job, there, revision)
+    request = cloud.request(job, settings, own, checks.images)
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(request.resource["labels"].items()))
+    console.print(f"{cloud.summary(job, settings, checks)}\n  labels   {labels}")
+    report(examined := Examined(job.path, job, checks.findings))
+    return Offer(job, there, request, examined.passes(strict=False))
+
+
+def question(offers: Sequence[Offer], wait: float | None) -> str:
+    if wait is None:
+        return "Send it?"
+    if len(offers) == 1:
+        return f"Send it, and cancel it if it has not started in {duration(wait)}?"
+    return f"Send the first of these {len(offers)}, and the next where one has not started in {duration(wait)}?"
+
+
+def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
+    """Send one job, or one after the other until one starts; returns its service and its name.
+
+    Never are two there at once. Ends the program where none starts; on Ctrl-C the job that was sent goes on.
+    """
+    for one in offers:
+        if len(offers) > 1:
+            console.print(f"sending {one}: {cloud.price(one.job, one.service.settings)}")
+        try:
+            name = send(one.request, one.service)
+        except TooManyRequests as error:
+            if wait is None:
+                raise
+            console.print(f"{one}: {message_of(error)}", style="yellow")
+            continue
+        console.print(f"sent: {name}\n{one.service.page(name)}")
+        if wait is None or starts(one, name, wait):
+            return one.service, name
+    complain("no job has started, and none is left there; try again later, or with a longer --wait")
+    raise typer.Exit(EXIT_CODES["EXPIRED"])
+
+
+def starts(one: Offer, name: str, wait: float) -> bool:
+    """Whether a job that was sent starts in time; otherwise it is withdrawn first, and that is said."""
+    service = one.service
+    try:
+        job = jobs.wait(service, name, lambda job: state(job) not in jobs.WAITING, wait)
+        if not jobs.found_no_machines(job):
+            return True
+        if state(job) in ENDED:
+            console.print(f"{one}: {state(job)}, {fault(job)}", style="yellow")
+            return False
+        job = jobs.withdraw(service, name)
+    except KeyboardInterrupt:
+        errors.print(f"interrupted; no other job is sent{detached(service, name)}")
+        raise typer.Exit(DETACHED) from None
+    if state(job) == "SUCCEEDED":
+        return True
+    console.print(f"{one}: has not started in {duration(wait)}; it is {state(job)}", style="yellow")
+    return False
+
+
+def send(request: cloud.Request, service: Service) -> str:
+    """Return the name of the job; where no answer came, print what became of the request."""
+
+    def outcome() -> str:
+        return cloud.whereabouts(request, service, lambda name: detached(service, name))
+
+    try:
+        return cloud.submit(request, service, lambda message: errors.print(message))
+    except KeyboardInterrupt:
+        errors.print("interrupted before the answer came; looking for the job")
+        errors.print(outcome())
+        raise typer.Exit(130) from None
+    except (ServerError, NoAnswerError):
+        errors.print(outcome())
+        raise

@@ -1,0 +1,36 @@
+"""The trials of a search as a table for people."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from vertex_launch.job.job_resource import Resource, trials
+from vertex_launch.untrusted.printable import printable
+
+UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stopped"}
+
+
+def table(search: Resource, runs: Iterable[Resource]) -> Table:
+    """Return a row for each trial, the best marked; `runs` are custom jobs, its trials' among them."""
+    parameters = [parameter["parameterId"] for parameter in search["studySpec"]["parameters"]]
+    metrics = [metric["metricId"] for metric in search["studySpec"]["metrics"]]
+    shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
+    for trial in trials(search, runs):
+        values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
+        cells = (trial["id"], *map(_cell, values), _end(trial))
+        shown.add_row(*(Text(printable(cell)) for cell in cells))  # the user's words are no markup
+    return shown
+
+
+def _end(trial: Mapping[str, Any]) -> str:
+    """Return how a trial ended, such as `succeeded, the best`, with the rule that stopped it early."""
+    if trial["state"] != "SUCCEEDED":
+        return UNFINISHED.get(trial["state"], f"failed: {trial['reason']}")
+    ended = trial["stopped"] or "succeeded"
+    return f"{ended}, the best" if trial["best"] else ended
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)

@@ -1,0 +1,202 @@
+"""Lines that the replicas of a job print, from Cloud Logging, and a job that is followed to its end."""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from google.api_core.exceptions import ServerError, TooManyRequests
+
+from vertex_launch.cloud.refusals import message_of
+from vertex_launch.cloud.service import NoAnswerError, Service
+from vertex_launch.job.job_resource import ENDED, TRIAL_LABEL, Resource, custom_jobs, fault, id_of, moment, state
+from vertex_launch.untrusted.printable import plain, printable
+
+PRUNED = 10_000  # lines after which those that are too old to come again are forgotten
+MOST_JOBS = 200  # of a search, the newest; a filter has at most 20,000 characters
+ERRORS = 200  # lines of a replica among which the cause of its end is looked for
+CAUSE_LINES = 20  # where there is no traceback
+MOST_NAMED = 20  # replicas, in the service's message
+TRACEBACK = "Traceback (most recent call last):"
+REPLICA = re.compile(r"workerpool\d+-\d+")
+PASSING = (NoAnswerError, ServerError, TooManyRequests)  # errors that a later request may not meet
+LONGEST_PAUSE = 60.0
+TRIES = 6  # to read the log of a job that has ended, or to read a log once
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line, or one JSON object, that a replica printed."""
+
+    id: str
+    time: datetime
+    job: str  # the number of its custom job or, where that is one of several trials, of its search
+    trial: str  # of a search, "" where the line does not say
+    replica: str  # such as workerpool0-0
+    severity: str
+    text: str  # no character of it steers a terminal
+    fields: Mapping[str, Any]  # of the JSON object; none of a plain line that came as text
+
+    def __str__(self) -> str:
+        return f"[{self.replica}] {self.text}"
+
+
+class Log:
+    """The log of a job, or of one replica, since a time or the job's creation: each line once, even if it is late.
+
+    Args:
+        part: what all lines to read contain, in letters of either case.
+    """
+
+    def __init__(self, service: Service, since: datetime | None = None, replica: str = "", part: str = "") -> None:
+        self._service, self._since, self._replica = service, since, replica
+        self._part = [json.dumps(part)] * bool(part)
+        self._seen: dict[str, datetime] = {}
+        self.count = 0  # lines that were read
+
+    def new(self, job: Resource) -> Iterator[Line]:
+        """Yield the lines that were not yet read, in the order of their time; goes on where it was cut off."""
+        since = self._since or moment(job, "createTime")  # without a time, Cloud Logging reads weeks
+        wanted = _filter(job, [self._replica] if self._replica else [], since, *self._part)
+        try:
+            for line in map(_line, self._service.log_entries(wanted, "timestamp asc")):
+                if line.id not in self._seen:
+                    self._seen[line.id] = line.time
+                    self.count += 1
+                    yield line
+                    if self.count % PRUNED == 0:
+                        self._forget(since)
+        finally:
+            self._forget(since)
+
+    def _forget(self, since: datetime | None) -> None:
+        """Start the next request shortly before the newest line, because lines of other machines may arrive late."""
+        if self._seen:
+            newest = min(max(self._seen.values()), datetime.now(UTC))  # a replica may write any timestamp
+            begin = newest - pace_of(self._service).late
+            self._since = max(since, begin) if since else begin
+            self._seen = {id: time for id, time in self._seen.items() if time >= self._since}
+
+
+def cause(service: Service, job: Resource) -> Sequence[Line]:
+    """The traceback of the replica that failed first, or its last errors; none if its log has no error."""
+    named = [*dict.fromkeys(REPLICA.findall(fault(job)))][:MOST_NAMED]
+    wanted = _filter(job, named, moment(job, "createTime"), "severity>=ERROR")
+    errors = [*map(_line, islice(service.log_entries(wanted, "timestamp desc"), ERRORS))][::-1]
+    failed = [line.replica for line in errors if TRACEBACK in line.text] or [line.replica for line in errors]
+    last = [line for line in errors if line.replica == failed[0]]
+    begins = [index for index, line in enumerate(last) if TRACEBACK in line.text]
+    return last[begins[-1] :] if begins else last[-CAUSE_LINES:]
+
+
+def _filter(job: Resource, replicas: Sequence[str], since: datetime | None, *more: str) -> str:
+    """The filter of a job's lines in the language of Cloud Logging, as gcloud writes it."""
+    ids = dict.fromkeys((id_of(job["name"]), *map(id_of, custom_jobs(job)[-MOST_JOBS:])))
+    terms = ['resource.type="ml_job"', _one_of("job_id", ids)]
+    terms += [_one_of("task_name", replicas)] * bool(replicas)
+    terms += [f'timestamp>="{since.isoformat()}"'] if since else []
+    return " AND ".join((*terms, *more))
+
+
+def _one_of(label: str, values: Iterable[str]) -> str:
+    return f"({' OR '.join(f'resource.labels.{label}={json.dumps(value)}' for value in values)})"
+
+
+def _line(entry: Resource) -> Line:
+    fields, labels = entry.get("jsonPayload") or {}, entry.get("resource", {}).get("labels", {})
+    message = fields.get("message", entry.get("textPayload"))
+    text = message if isinstance(message, str) else json.dumps(fields)
+    return Line(
+        id=str(entry.get("insertId")),
+        time=datetime.fromisoformat(entry["timestamp"]),
+        job=str(labels.get("job_id", "")),
+        trial=str((entry.get("labels") or {}).get(TRIAL_LABEL, "")),
+        replica=printable(str(labels.get("task_name") or "job")),
+        severity=str(entry.get("severity", "DEFAULT")),
+        text="\n".join(map(printable, plain(text).rstrip().splitlines())),
+        fields=fields,
+    )
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds between requests, and how often an ended job's log is read."""
+
+    between: float
+    settles: int  # looks at the log of an ended job that bring nothing, before it counts as whole
+    late: timedelta = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
+
+
+# A line may take seconds to arrive in Cloud Logging; here an entry may wait in the client that sends it.
+GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1, timedelta(seconds=5))
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The job is in another state than before, or has another trial."""
+
+    job: Resource
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The service gives no usable answer, for this `reason`; `follow` repeats the request."""
+
+    reason: str
+
+
+class Back:
+    """The service answers again."""
+
+
+Event = Changed | Line | Lost | Back
+
+
+def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> Iterator[Event]:
+    """Yield what happens to the job of this name until it has ended and its log is whole.
+
+    A service that is gone for a while does not end this, however long that takes, unless the job has ended.
+    Raises GoogleAPICallError where the job may no longer be seen, GoogleAuthError where the login is no longer good.
+    """
+    pace = pace or pace_of(service)
+    last_state, runs, quiet, failed = "", list[str](), 0, 0
+    while quiet < pace.settles and not (last_state in ENDED and failed >= TRIES):
+        read = log.count
+        try:
+            job = service.get(name)
+            if (state(job), custom_jobs(job)) != (last_state, runs):
+                last_state, runs = state(job), custom_jobs(job)
+                yield Changed(job)
+            yield from log.new(job)
+        except PASSING as error:
+            if not failed:
+                yield Lost(message_of(error))
+            failed += 1
+        else:
+            if failed:
+                yield Back()
+            failed, quiet = 0, 0 if log.count > read or last_state not in ENDED else quiet + 1
+        if quiet < pace.settles:
+            time.sleep(min(pace.between * 2 ** min(failed, 10), LONGEST_PAUSE))
+
+
+def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
+    """Yield what is in the log of a job now; goes on where an answer did not come, a few times."""
+    for tried in range(1, TRIES + 1):
+        try:
+            yield from log.new(job)
+            return
+        except PASSING as error:
+            if tried == TRIES:
+                raise
+            if tried == 1:
+                yield Lost(message_of(error))
+        time.sleep(min(pace_of(service).between * 2**tried, LONGEST_PAUSE))
+
+
+def pace_of(service: Service) -> Pace:
+    return LOCAL if service.endpoint else GOOGLES

@@ -1,0 +1,99 @@
+"""Files that a job has left in its bucket, copied to this machine: its model, and its curves as they grow."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from google.api_core.client_options import ClientOptions
+from google.cloud.storage import Client
+
+from vertex_launch.cloud.service import Service
+from vertex_launch.errors import FaultError
+from vertex_launch.job.addresses import name_fault
+from vertex_launch.job.job_resource import Resource, id_of, output_folder, state, trials
+from vertex_launch.job.spec import OUTPUT
+
+EVENTS = ".tfevents."  # in the name of each file of curves
+
+
+def model_address(job: Resource) -> str:
+    """Address of the model of a job, or of the best trial of a search; raises FaultError.
+
+    Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
+    """
+    output = _output(job, "model")
+    if "studySpec" not in job:
+        return f"{output}/model/"
+    best = next((trial["id"] for trial in trials(job) if trial["best"]), "")
+    if not best:
+        raise FaultError(f"{job['name']}: no trial has reported its metric yet, so there is no best one")
+    return f"{output}/{best}/model/"
+
+
+def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, int]]:
+    """Copy the model of a job into a new folder; yields the name and the bytes of each file once it is there.
+
+    The folder appears when all of it is whole: each file is held against the checksum that the bucket keeps.
+    Raises FaultError where there is no model or the folder exists, OSError where it cannot be written.
+    """
+    if target.exists():
+        raise FaultError(f"{target}: exists already; remove it, or name another folder with --to")
+    if not target.absolute().parent.is_dir():
+        raise FaultError(f"{target}: there is no folder {target.absolute().parent}; make it, or name another with --to")
+    address = model_address(job)
+    blobs = [*_blobs(address, service)]
+    if not blobs:
+        raise FaultError(f"{address}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
+    part = target.with_name(f".{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # left by a copy that was interrupted
+    for name, blob in blobs:
+        file = _place(part, name)
+        blob.download_to_filename(str(file))
+        yield str(name), file.stat().st_size
+    part.rename(target)
+
+
+def copy_curves(job: Resource, service: Service, folder: Path) -> int:
+    """Append to files here what is new in the curves of a job, or of all trials of a search; returns their count.
+
+    Such files only grow, and TensorBoard by itself reads no bucket. Raises FaultError where the job keeps none.
+    """
+    output = _output(job, "curves")
+    address = output if "studySpec" in job else f"{output}/logs"
+    blobs = [(name, blob) for name, blob in _blobs(address, service) if EVENTS in name.name]
+    for name, blob in blobs:
+        file = _place(folder, name)
+        size = file.stat().st_size if file.exists() else 0
+        if size < (blob.size or 0):
+            with file.open("ab") as target:
+                target.write(blob.download_as_bytes(start=size, end=blob.size - 1))
+    return len(blobs)
+
+
+def _output(job: Resource, kept: str) -> str:
+    """Return the job's output folder; raises FaultError where it names none."""
+    output = output_folder(job)
+    if not output:
+        raise FaultError(f"{job['name']}: names no output folder, so it keeps no {kept}; set {OUTPUT}")
+    return output
+
+
+def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]:
+    """Yield the objects of a folder, with their names below it; raises FaultError for one that cannot be a file."""
+    bucket, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
+    options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]
+    client = Client(project=bucket, credentials=service.session.credentials, client_options=options)
+    for blob in client.list_blobs(bucket, prefix=prefix):
+        name = blob.name.removeprefix(prefix)
+        if name.endswith("/") or not name:
+            continue
+        if name_fault(name):
+            raise FaultError(f"gs://{bucket}/{blob.name}: cannot be a file here; copy the others by hand")
+        yield PurePosixPath(name), blob
+
+
+def _place(folder: Path, name: PurePosixPath) -> Path:
+    file = folder.joinpath(*name.parts)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

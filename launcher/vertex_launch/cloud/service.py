@@ -1,0 +1,173 @@
+"""Vertex AI and Cloud Logging over REST: Google's own or, at an address of this machine, the local Vertex."""
+
+import ipaddress
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import google.auth
+from google.api_core.exceptions import from_http_response
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import RefreshError, TransportError
+from google.auth.transport.requests import AuthorizedSession
+from requests import Response
+
+from vertex_launch.errors import FaultError
+from vertex_launch.job.job_resource import Resource, id_of
+from vertex_launch.settings import Settings
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+PAGE_SIZE = 100
+MOST_PAGES = 20  # pages of a folder to read; an empty page need not be the last
+LOG_PAGE_SIZE = 1000
+LOG_SECONDS = 1.1  # between pages: Cloud Logging answers 60 times a minute. Source: its "Quotas and limits", 2026
+
+
+class NoAnswerError(Exception):
+    """Nobody answered, or not with what the service answers."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One region of one project.
+
+    Each method raises google.api_core.exceptions.GoogleAPICallError where the service refuses, NoAnswerError where
+    nothing answers, and google.auth.exceptions.GoogleAuthError where the login is no longer good.
+    """
+
+    settings: Settings  # with a project and a region
+    endpoint: str  # of the local Vertex; "" for Google Cloud
+    session: AuthorizedSession = field(repr=False)
+    seconds: float = 60.0  # time limit of an answer
+
+    def get(self, name: str) -> Resource:
+        return self._call("GET", self._address(name))
+
+    def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
+        """Yield the resources that a filter matches, newest first, at most so many."""
+        query = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
+        address = self._address(f"{self.settings.parent}/{collection}")
+        return islice(self._items("GET", address, collection, query, sys.maxsize), most)
+
+    def create(self, collection: str, resource: Resource) -> Resource:
+        return self._call("POST", self._address(f"{self.settings.parent}/{collection}"), json=resource)
+
+    def cancel(self, name: str) -> None:
+        self._call("POST", self._address(f"{name}:cancel"), json={})
+
+    def log_entries(self, expression: str, order: str) -> Iterator[Resource]:
+        query = {"resourceNames": [f"projects/{self.settings.project}"], "filter": expression, "orderBy": order}
+        address, pause = f"{self._at('logging.googleapis.com')}/v2/entries:list", 0 if self.endpoint else LOG_SECONDS
+        return self._items("POST", address, "entries", {**query, "pageSize": LOG_PAGE_SIZE}, sys.maxsize, pause)
+
+    def bucket(self, name: str) -> Resource:
+        return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
+
+    def objects(self, bucket: str, **query: str) -> Iterator[Resource]:
+        """Yield objects as the bucket lists them, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
+        return self._items("GET", self._objects_at(bucket), "items", query, MOST_PAGES)
+
+    def content(self, bucket: str, name: str, most: int) -> bytes:
+        """Return the first bytes of an object, `most` of them. Source: Cloud Storage JSON API, Objects: get."""
+        address = f"{self._objects_at(bucket)}/{quote(name, safe='')}?alt=media"
+        return self.fetch(address, {"Range": f"bytes=0-{most - 1}"})
+
+    def quotas(self) -> Iterator[Resource]:
+        """Yield the project's quotas of Vertex AI, each with its regions."""
+        address = f"https://cloudquotas.googleapis.com/v1/projects/{self.settings.project}/locations/global"
+        infos = f"{address}/services/aiplatform.googleapis.com/quotaInfos"
+        return self._items("GET", infos, "quotaInfos", {"pageSize": "1000"}, MOST_PAGES)
+
+    def fetch(self, address: str, headers: Mapping[str, str] | None = None) -> bytes:
+        return bytes(self._answer("GET", address, headers=dict(headers or {})).content)
+
+    @property
+    def place(self) -> str:
+        """The project and region, as a person is told; of the local Vertex with its address."""
+        parent = self.settings.parent
+        return f"{parent} of the local Vertex at {self.endpoint}" if self.endpoint else parent
+
+    def page(self, name: str) -> str:
+        """Return the address where a person looks at a job: the local Vertex's page, or the Cloud console.
+
+        Source of the latter: google-cloud-aiplatform 2.7.0, `_dashboard_uri`.
+        """
+        if self.endpoint:
+            return f"{self.endpoint}/#{id_of(name)}"
+        _, project, _, region, _, id = name.split("/")
+        return f"https://console.cloud.google.com/agent-platform/locations/{region}/training/{id}?project={project}"
+
+    def _address(self, name: str) -> str:
+        return f"{self._at(self.settings.host)}/v1/{name}"
+
+    def _objects_at(self, bucket: str) -> str:
+        return f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(bucket, safe='')}/o"
+
+    def _at(self, host: str) -> str:
+        return self.endpoint or f"https://{host}"
+
+    def _items(self, method: str, url: str, key: str, query: Resource, pages: int, pause: float = 0) -> Iterator[Any]:
+        """Yield the items of a list, page by page, with a pause in seconds between two."""
+        where, token = "params" if method == "GET" else "json", None
+        for _ in range(pages):
+            page = self._call(method, url, **{where: {**query, "pageToken": token} if token else query})
+            yield from page.get(key, ())
+            if not (token := page.get("nextPageToken")):
+                return
+            time.sleep(pause)
+
+    def _call(self, method: str, address: str, **content: Any) -> Resource:
+        answer = self._answer(method, address, **content)
+        try:
+            return dict(answer.json())
+        except (OSError, TypeError, ValueError) as error:  # no JSON, which is an OSError of requests, or no object
+            raise _no_answer(address, error) from None
+
+    def _answer(self, method: str, address: str, **content: Any) -> Response:
+        try:
+            answer: Response = self.session.request(method, address, timeout=self.seconds, **content)
+        except (OSError, TransportError) as error:
+            raise _no_answer(address, error) from None
+        except RefreshError as error:
+            raise NoAnswerError(f"the login cannot be renewed ({error})") if error.retryable else error from None
+        if answer.status_code >= 400:
+            raise from_http_response(answer)
+        return answer
+
+
+def _no_answer(address: str, error: BaseException) -> NoAnswerError:
+    """Name the host and the innermost cause: what wraps it repeats the address several times."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
+    return NoAnswerError(f"{'/'.join(address.split('/')[:3])} does not answer ({reason})")
+
+
+def connect(settings: Settings, endpoint: str = "") -> Service:
+    """Return the service of these settings' region or, without credentials, a local one, as http://127.0.0.1:8911.
+
+    Raises DefaultCredentialsError where nobody is logged in to Google Cloud.
+    """
+    if not endpoint:
+        credentials, _ = google.auth.default(scopes=[SCOPE])
+        return Service(settings, "", AuthorizedSession(credentials))
+    session = AuthorizedSession(AnonymousCredentials())
+    session.trust_env = False  # a proxy would look for this address on its own machine
+    return Service(settings, endpoint, session)
+
+
+def require_local(endpoint: str) -> None:
+    """Raise FaultError unless VERTEX_ENDPOINT is an http or https address of this machine."""
+    try:
+        url = urlsplit(endpoint)
+        at_home = url.hostname == "localhost" or ipaddress.ip_address(url.hostname or "").is_loopback
+        local = at_home and url.scheme in ("http", "https") and url.port != 0 and not url.path.strip("/")
+    except ValueError:
+        local = False
+    if not local:
+        cure = "write such as http://127.0.0.1:8911, as emulate prints it, or unset it for Google Cloud"
+        raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an http(s) address of this machine; {cure}')

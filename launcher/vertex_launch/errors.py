@@ -1,0 +1,127 @@
+"""Findings name the place, the fault and the cure of what a user must mend; errors carry them."""
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+FILE_LIMIT = 2**20  # bytes; the largest sensible job file has a few thousand
+SHOWN = 50  # findings of one kind, or in one answer; nobody reads more
+COUNTED = 1000  # findings that are looked for; guessing what a misspelt name meant takes a millisecond
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to mend: where it is, what is wrong there, and what mends it."""
+
+    place: str  # such as `workerPoolSpecs[1].machineSpec`; "" for the whole file, or for what is in none
+    fault: str
+    cure: str = ""  # "" only if the fault is a whole sentence, with its cure
+    line: int = 0  # of the file; 0 where there is none
+    code: str = ""  # of the rule that found it
+    severity: Severity = "error"
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.fault}; {self.cure}" if self.cure else self.fault
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.sentence}" if self.place else self.sentence
+
+    def below(self, place: str) -> "Finding":
+        """Place the finding in a larger document, which holds its own at `place`."""
+        return replace(self, place=f"{place}.{self.place}" if self.place else place)
+
+
+Findings = Iterator[Finding]
+
+
+class FaultError(ValueError):
+    """The user's mistakes, one line each, which `file` begins; a sentence stands for a finding without a place."""
+
+    def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
+        self.findings = tuple(finding if isinstance(finding, Finding) else Finding("", finding) for finding in findings)
+        super().__init__("\n".join(f"{start(file, finding.line)}{finding}" for finding in self.findings))
+
+
+@contextmanager
+def of_file(file: Path | str) -> Iterator[None]:
+    """Begin each line of a FaultError from this block with the file."""
+    try:
+        yield
+    except FaultError as error:
+        raise FaultError(*error.findings, file=file) from None
+
+
+def start(file: Path | str, line: int) -> str:
+    """Return the start of a line that editors can open: `jobs/run.yaml:31: `, without the parts that are unknown."""
+    return f"{file}:{line}: " if file and line else f"{file}: " if file else ""
+
+
+def nearest(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
+    """Return the candidate that `word` was probably meant to be, or "" if none is as close as `least`, at most 1.
+
+    Case, - and _ do not count.
+    """
+    names = {letters(name): name for name in candidates}
+    close = difflib.get_close_matches(letters(word), names, n=1, cutoff=least)
+    return names[close[0]] if close else ""
+
+
+def did_you_mean(word: str, candidates: Iterable[str]) -> str:
+    """Return a cure for a misspelt name: the nearest candidate, else all of them."""
+    names = tuple(candidates)
+    guess = nearest(word, names)
+    return f"did you mean {guess}?" if guess else f"use one of {', '.join(names)}"
+
+
+def listed(names: Sequence[str], last: str) -> str:
+    """Return `A, B and C`, with another `last` word `A, B or C`; "" of none."""
+    return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def first(findings: Iterable[Finding]) -> Findings:
+    """Yield the first findings and one that counts the others; a second call changes nothing."""
+    iterator = iter(findings)
+    yield from islice(iterator, SHOWN)
+    surplus = [*islice(iterator, COUNTED - SHOWN)]
+    if len(surplus) == 1:
+        yield from surplus
+    elif surplus:
+        least = "at least " if SHOWN + len(surplus) == COUNTED else ""
+        yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="mend those above first")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a small UTF-8 file; raises FaultError for any other file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_LIMIT + 1)
+        if len(data) <= FILE_LIMIT:
+            return data.decode()
+        problem = ("is larger than 1 MiB", "this is hardly the file you meant")
+    except FileNotFoundError:
+        problem = ("there is no such file", _other_name(path))
+    except IsADirectoryError:
+        problem = ("is a folder", "name a file in it")
+    except OSError as fault:
+        problem = (f"cannot be read ({fault.strerror})", "check its permissions")
+    except UnicodeDecodeError as fault:
+        problem = (f"byte {fault.start} is not UTF-8 text", "save the file as UTF-8")
+    raise FaultError(Finding("", *problem), file=path)
+
+
+def letters(word: str) -> str:
+    """Return a name's letters alone, which are the same in camelCase, snake_case and gcloud's spelling."""
+    return word.replace("-", "").replace("_", "").casefold()
+
+
+def _other_name(path: Path) -> str:
+    siblings = {file.stem: file.name for file in path.parent.glob("[!.]*") if file.is_file()}
+    guess = siblings.get(nearest(path.stem, siblings))  # without the ending: equal endings make all names similar
+    return f"did you mean {guess}?" if guess else "check its name and the folder you are in"

@@ -1,0 +1,114 @@
+"""The JSON Schema of job files, with which an editor completes keys, explains them and underlines mistakes.
+
+It comes from the same descriptors as proto_validation.py and accepts the same, as far as JSON Schema can say it. Only
+enums are stricter: an editor offers their names, and never the unspecified one. `vertex-launch schema` prints it, and
+`check` writes it where a job file names it.
+Source: JSON Schema, draft 7, which yaml-language-server 1.25, the one in VS Code, reads in full; 2026.
+"""
+
+import inspect
+import json
+import re
+from functools import reduce
+from typing import Any
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from vertex_launch.job import proto_validation as proto
+from vertex_launch.job.proto_validation import DURATION, FORMS, FREE, TIMESTAMP, short_name
+from vertex_launch.job.spec import TUNING_KEYS
+
+Schema = dict[str, Any]
+
+FREE_TYPES = {"": {}, "a mapping": {"type": "object"}, "a list": {"type": "array"}}
+
+# One attribute in a message's docstring, `name (type):`, and its first paragraph, which is indented further.
+ATTRIBUTE = re.compile(r"^ {4}(\w+) \(.+\):\n((?: {8}.+\n?)+)", re.MULTILINE)
+MARKUP = (
+    (re.compile(r"`([^`<]+?)\s*<[^>]*>`__?"), r"\1"),  # `text <address>`__
+    (re.compile(r"\[([^\]]+)\]\[[^\]]*\]"), r"\1"),  # [name][full name]
+    (re.compile(r"``(.+?)``"), r"`\1`"),
+)
+
+
+def job_schema() -> Schema:
+    """Return the schema of both kinds of job file; a key of a tuning job selects the schema of tuning jobs."""
+    custom, tuning = (kind.pb(kind()).DESCRIPTOR for kind in (types.CustomJobSpec, types.HyperparameterTuningJob))
+    messages = {short_name(message): _message(message) for message in proto.messages_below([custom, tuning])}
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "if": {"anyOf": [{"required": [key]} for key in sorted(TUNING_KEYS)]},
+        "then": _reference(short_name(tuning)),
+        "else": _reference(short_name(custom)),
+        "definitions": _scalars() | messages,
+    }
+
+
+def text(mark: str) -> str:
+    """The schema as a file holds it, with a mark of who has written it."""
+    return json.dumps({"$comment": mark} | job_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _message(message: Descriptor) -> Schema:
+    explained = _descriptions(message)
+    properties = {field.json_name: _field(field) | explained.get(field.name, {}) for field in message.fields}
+    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    exclusions = {
+        field.json_name: {"properties": {later.json_name: False for later in oneof.fields[index + 1 :]}}
+        for oneof in message.oneofs
+        for index, field in enumerate(oneof.fields[:-1])
+    }
+    return schema | ({"dependencies": exclusions} if exclusions else {})
+
+
+def _field(field: FieldDescriptor) -> Schema:
+    value = _value(proto.item(field))
+    if proto.is_map(field):
+        return {"type": "object", "additionalProperties": value}
+    return {"type": "array", "items": value} if field.is_repeated else value
+
+
+def _value(field: FieldDescriptor) -> Schema:
+    name = proto.type_name(field)
+    if name in FREE:
+        return FREE_TYPES[FREE[name]]
+    if name == proto.ANY:
+        return {"not": {}}
+    if name == "enum":
+        return {"enum": [value.name for value in field.enum_type.values if value.number]}  # 0 is UNSPECIFIED
+    if name in ("boolean", "string"):
+        return {"type": name}
+    return _reference({"double": "number", "float": "number"}.get(name, name.removeprefix(proto.PACKAGE)))
+
+
+def _scalars() -> Schema:
+    """Return the schemas of scalars by type; `patternErrorMessage` is for editors, and validators ignore it."""
+    patterns = {name: {"pattern": f"^({form.pattern})$"} for name, form in FORMS.items()}
+    limits = {name: {"minimum": -form.largest, "maximum": form.largest} for name, form in FORMS.items()}
+    examples = {DURATION: "3600s", TIMESTAMP: "2026-11-20T15:30:00Z"}
+    hints = {name: f'Must be {FORMS[name].noun}, such as "{example}".' for name, example in examples.items()}
+    return {
+        **{name: {"type": ["integer", "string"], **patterns[name], **limits[name]} for name in ("int32", "int64")},
+        "number": {"type": ["number", "string"], **patterns["double"]},
+        **{name: {"type": "string", **patterns[name], "patternErrorMessage": hints[name]} for name in examples},
+    }
+
+
+def _descriptions(message: Descriptor) -> dict[str, Schema]:
+    """Explanations of fields by name: the first paragraph of Google's docstring, where there is one."""
+    if not message.full_name.startswith(proto.PACKAGE):
+        return {}
+    documented = reduce(getattr, short_name(message).split("."), types)
+    attributes = inspect.cleandoc(documented.__doc__ or "").partition("\nAttributes:\n")[2]
+    return {name.rstrip("_"): {"description": _plain(paragraph)} for name, paragraph in ATTRIBUTE.findall(attributes)}
+
+
+def _plain(paragraph: str) -> str:
+    """Join to one line, without the marks of reStructuredText."""
+    line = " ".join(paragraph.split())
+    return reduce(lambda text, mark: mark[0].sub(mark[1], text), MARKUP, line)
+
+
+def _reference(name: str) -> Schema:
+    return {"$ref": f"#/definitions/{name}"}

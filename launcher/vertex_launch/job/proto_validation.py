@@ -1,0 +1,272 @@
+"""Finds every difference between a document and the protobuf message that it stands for, not only the first.
+
+The message's own descriptor is the schema, so a new release of google-cloud-aiplatform brings its new fields.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from vertex_launch.errors import Finding, Findings, did_you_mean
+from vertex_launch.facts import aliases
+from vertex_launch.job.job_resource import camel
+from vertex_launch.job.strict_yaml import Mapping, kind
+
+PACKAGE = "google.cloud.aiplatform.v1."
+# Messages that JSON writes in a form of their own. Source: protobuf documentation, "ProtoJSON format", 2026.
+WELL_KNOWN = "google.protobuf."
+DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
+VALUE = f"{WELL_KNOWN}Value"
+FREE = {VALUE: "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
+# Enums whose values are known by other names, too.
+CURES = {"AcceleratorType": aliases.accelerator_cure, "Strategy": aliases.strategy_cure}
+# What takes text where the lists of these messages take numbers.
+FOR_TEXT = {"DiscreteValueSpec": "use a categoricalValueSpec for text"}
+FOR_TEXT |= dict.fromkeys(
+    ("DiscreteValueCondition", "IntValueCondition"),
+    "use parentCategoricalValues for text, below the parameter that has these values",
+)
+BETA = aliases.FACTS["beta"]  # fields that v1 lacks, by message, each with a cure
+LINES_SHOWN = 3  # of a key that is repeated
+NAMES = ("string", "double", "float", "int64", "enum")
+SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}
+SCALARS[FieldDescriptor.CPPTYPE_BOOL] = "boolean"
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form in which a scalar must be written. Numbers may be quoted, as the API quotes its 64-bit numbers."""
+
+    noun: str
+    pattern: str
+    cure: str
+    kinds: tuple[str, ...] = ("a number", "text")
+    largest: float = math.inf  # math.inf of what is no number
+
+    def fits(self, value: Any) -> bool:
+        if kind(value) not in self.kinds or not re.fullmatch(self.pattern, _written(value)):
+            return False
+        return self.largest == math.inf or abs(type(self.largest)(value)) <= self.largest  # int where all digits count
+
+
+NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
+WHOLE_NUMBER = r"0|-?[1-9][0-9]{0,18}"
+RFC_3339 = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[-+][0-9]{2}:[0-9]{2})"
+PLAIN, DIGITS = "write plain digits, such as 4", "write digits, such as 0.001 or 1.0e-3"
+FORMS = {
+    "boolean": Form("a boolean", "(?i:true|false)", "write true or false, without quotes", ("a boolean",)),
+    "double": Form("a number", NUMBER, DIGITS, largest=1.7976931348623157e308),
+    "float": Form("a number", NUMBER, DIGITS, largest=3.4028234e38),
+    "int64": Form("a whole number of at most 64 bits", WHOLE_NUMBER, PLAIN, largest=2**63 - 1),
+    "int32": Form("a whole number of at most 32 bits", WHOLE_NUMBER, PLAIN, largest=2**31 - 1),
+    DURATION: Form("seconds that end in s", r"[0-9]{1,11}(\.[0-9]{1,9})?s", 'write "3600s"', ("text",)),
+    TIMESTAMP: Form("a time", RFC_3339, 'write one such as "2026-11-20T15:30:00Z"', ("a date", "text")),
+}
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def item(field: FieldDescriptor) -> FieldDescriptor:
+    """The field, or the field of a map's values."""
+    return field.message_type.fields_by_name["value"] if is_map(field) else field
+
+
+def message_in(field: FieldDescriptor) -> Descriptor | None:
+    """The API's own message in a field, or in a map's values; None for a scalar, and what has a form of its own."""
+    message = item(field).message_type
+    return None if message is None or message.full_name.startswith(WELL_KNOWN) else message
+
+
+def messages_below(
+    roots: Iterable[Descriptor], inside: Callable[[FieldDescriptor], Descriptor | None] = message_in
+) -> list[Descriptor]:
+    """Return the roots and every message that they hold, each once; `inside` is the message to follow in a field."""
+    messages = [*roots]
+    for message in messages:  # the list grows in the loop
+        found = filter(None, map(inside, message.fields))
+        messages += dict.fromkeys(one for one in found if one not in messages)
+    return messages
+
+
+def short_name(message: Descriptor) -> str:
+    return str(message.full_name).removeprefix(PACKAGE)
+
+
+def type_name(field: FieldDescriptor) -> str:
+    """A message's full name, or a scalar's kind: enum, string, boolean, double, float, int64 or int32."""
+    message = field.message_type
+    if message is None:
+        return SCALARS.get(field.cpp_type, "int32")
+    wraps = message.full_name.startswith(WELL_KNOWN) and message.full_name not in (DURATION, TIMESTAMP, ANY, *FREE)
+    return type_name(message.fields_by_name["value"]) if wraps else str(message.full_name)
+
+
+def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
+    """Yields every difference in the order of the document; `place` is where the value stands."""
+    fields = {field.json_name: field for field in message.fields}
+    known = {field.name: field for field in message.fields} | fields
+    if not isinstance(value, Mapping):
+        yield Finding(place, f"must be a mapping, not {kind(value)}", f"its keys are {', '.join(fields)}")
+        return
+    yield from _repeated(value, place)
+    for key, inner in value.items():
+        field = known.get(key)
+        if field is None:
+            yield Finding(place, *_unknown(key, message.name, fields), value.lines[key])
+            continue
+        if key != field.json_name:
+            cure = f"write {field.json_name}, as gcloud does"
+            yield Finding(place, f"the key {_quoted(key)} is snake_case", cure, value.lines[key])
+        yield from _of_field(inner, field, _below(place, field.json_name))
+    for oneof in message.oneofs:
+        present = [field.json_name for field in oneof.fields if {field.json_name, field.name} & value.keys()]
+        if len(present) > 1:
+            yield Finding(place, f"{' and '.join(present)} exclude each other", "keep one")
+
+
+def _unknown(key: str, message: str, fields: Iterable[str]) -> tuple[str, str]:
+    """Return the fault and the cure of a key that a message does not have."""
+    if cure := BETA.get(message, {}).get(camel(key)):
+        return f"the field {camel(key)} is v1beta1's own, and jobs are read as v1", cure
+    return f"unknown key {_quoted(key)}", did_you_mean(key, fields)
+
+
+def relaxed(value: Any, message: Descriptor) -> Any:
+    """Return a document as protobuf's JSON reads it: keys in either case become camelCase, and nulls are left out.
+
+    A key that stands there in both cases counts as repeated. Source: protobuf documentation, "ProtoJSON format", 2026.
+    """
+    if not isinstance(value, Mapping):
+        return value
+    fields = {name: field for field in message.fields for name in (field.name, field.json_name)}
+    names = {key: fields[key].json_name if key in fields else key for key in value}
+    pairs = [
+        (names[key], _relaxed_field(inner, fields[key]) if key in fields else inner)
+        for key, inner in value.items()
+        if inner is not None or (key in fields and type_name(fields[key]) == VALUE)
+    ]
+    return Mapping(pairs, [(names[key], line) for key in value for line in value.repeated.get(key, [value.lines[key]])])
+
+
+def _relaxed_field(value: Any, field: FieldDescriptor) -> Any:
+    """Relax the messages in a field; what JSON writes in a form of its own, and a map, stay as they are."""
+    message = None if is_map(field) else message_in(field)
+    if message is None:
+        return value
+    return [relaxed(item, message) for item in value] if isinstance(value, list) else relaxed(value, message)
+
+
+def _below(place: str, key: str) -> str:
+    return f"{place}.{key}".lstrip(".")
+
+
+def _repeated(mapping: Mapping, place: str) -> Findings:
+    for key, lines in mapping.repeated.items():
+        shown = [str(line) for line in lines[:LINES_SHOWN]]
+        shown += [f"{len(lines) - LINES_SHOWN:,} more"] if len(lines) > LINES_SHOWN else []
+        where = f"in lines {' and '.join(shown)}" if lines[-1] else f"there {len(lines)} times"
+        yield Finding(place, f"the key {_quoted(key)} is {where}", "keep one of them", lines[-1])
+
+
+def _inside(value: Mapping | list[Any], place: str, check: Callable[[Any, str], Findings]) -> Findings:
+    """Yield what `check` finds in each value of a list, or of a mapping whose keys the user chooses."""
+    if isinstance(value, Mapping):
+        yield from _repeated(value, place)
+        entries = [(_below(place, key), inner) for key, inner in value.items()]
+    else:
+        entries = [(f"{place}[{index}]", inner) for index, inner in enumerate(value)]
+    for below, inner in entries:
+        yield from check(inner, below)
+
+
+def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
+    of_value = partial(_of_value, item(field))
+    if not field.is_repeated:
+        yield from of_value(value, place)
+    elif isinstance(value, Mapping if is_map(field) else list):
+        yield from _inside(value, place, of_value)
+    elif is_map(field):
+        yield Finding(place, f"must be a mapping, not {kind(value)}", "write name: value pairs")
+    else:
+        keys = [*field.message_type.fields_by_camelcase_name] if field.message_type else []
+        lone = isinstance(value, Mapping) and any(key in keys for key in value)
+        cure = "begin it with a dash: gcloud alone makes a list of one" if lone else "begin each item with a dash"
+        yield Finding(place, f"must be a list, not {kind(value)}", cure)
+
+
+def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
+    name = type_name(field)
+    if name in FREE:
+        yield from _of_free_form(FREE[name], value, place)
+    elif value is None:
+        cure = "write {} to leave it empty" if field.message_type else "give it one or remove it"
+        yield Finding(place, "has no value", cure)
+    elif name == ANY:
+        yield Finding(place, "is filled in by the service", "remove it")
+    elif name == "string":
+        yield from _of_text(value, place)
+    elif name == "enum":
+        yield from _of_enum(value, field, place)
+    elif name in FORMS:
+        in_its_place = FOR_TEXT.get(field.containing_type.name, "")
+        form = replace(FORMS[name], cure=in_its_place) if in_its_place and kind(value) == "text" else FORMS[name]
+        yield from _of_form(value, form, place)
+    else:
+        yield from findings(value, field.message_type, place)
+
+
+def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
+    """Yield findings on a free form: it takes any JSON of the wanted kind, "" being any kind."""
+    if wanted and kind(value) != wanted:
+        yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
+    elif isinstance(value, Mapping | list):
+        yield from _inside(value, place, partial(_of_free_form, ""))
+    elif kind(value) == "a number":
+        yield from _of_form(value, FORMS["double"], place)
+
+
+def _of_text(value: Any, place: str) -> Findings:
+    if isinstance(value, dict | list):
+        yield Finding(place, f"must be text, not {kind(value)}", "write one value, in quotes")
+    elif kind(value) != "text":
+        cure = f"quote it: {_quoted(_written(value))}"
+        yield Finding(place, f"must be text, and {_shown(value)} is {kind(value)}", cure)
+
+
+def _of_enum(value: Any, field: FieldDescriptor, place: str) -> Findings:
+    numbers = {member.name: str(member.number) for member in field.enum_type.values}
+    allowed = {"text": [*numbers], "a number": [*numbers.values()]}
+    if value not in allowed.get(kind(value), []):
+        names = [name for name, number in numbers.items() if number != "0"]  # 0 is UNSPECIFIED
+        cure = CURES.get(field.enum_type.name, did_you_mean)
+        yield Finding(place, f"unknown value {_shown(value)}", cure(str(value), names))
+
+
+def _of_form(value: Any, form: Form, place: str) -> Findings:
+    if not form.fits(value):
+        meant = form is FORMS[DURATION] and str(value).isdigit()
+        yield Finding(place, f"must be {form.noun}, not {_shown(value)}", f'write "{value}s"' if meant else form.cure)
+
+
+def _written(value: Any) -> str:
+    """A scalar as its author wrote it; JSON's true is Python's True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _shown(value: Any) -> str:
+    """A value for a sentence: text in quotes, other scalars as written, lists and mappings by kind."""
+    if isinstance(value, dict | list):
+        return kind(value)
+    return _quoted(value) if kind(value) in ("text", "a special value") else _written(value)[:40]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

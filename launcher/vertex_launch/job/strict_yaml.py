@@ -1,0 +1,247 @@
+"""Reads one YAML or JSON document strictly, and keeps how every value was written and in which line.
+
+PyYAML's own constructors forget that: 10:30 becomes 630, `yes` becomes True, and the last value of a repeated key
+replaces the others.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import yaml
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
+
+from vertex_launch.errors import FaultError, Finding, letters
+from vertex_launch.untrusted import jsons
+
+TAG = "tag:yaml.org,2002:"
+KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boolean", "timestamp": "a date"}
+CLEARER = {  # by how PyYAML's sentence begins
+    "but found another document": ("a second document begins", "keep one job in a file"),
+    "found character '\\t' that": ("a tab stands where YAML wants spaces", "replace it"),
+}
+VALUES_LIMIT = 100_000  # in YAML with every alias written out
+JSON_LIMIT = 10_000  # values in one request; its job is checked within a second
+TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
+PART = re.compile(r"[^.\[\]]+")  # one part of a place
+
+
+class Scalar(str):
+    """A scalar of YAML or a number of JSON as it was written, with its kind and where it stands in the text."""
+
+    kind: str
+    span: slice
+
+    def __new__(cls, text: str, kind: str, span: slice = slice(0)) -> "Scalar":
+        scalar = super().__new__(cls, text)
+        scalar.kind, scalar.span = kind, span
+        return scalar
+
+
+class Items(list[Any]):
+    """A list of YAML, with the line of each item by its index."""
+
+    def __init__(self, items: Sequence[Any], lines: Sequence[int]) -> None:
+        super().__init__(items)
+        self.lines = {str(index): line for index, line in enumerate(lines)}
+
+
+class Mapping(dict[str, Any]):
+    """Keys and values, with the line of each key, and with all lines of each key that is repeated."""
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]], written: Sequence[tuple[str, int]] = ()) -> None:
+        super().__init__(pairs)
+        lines: dict[str, list[int]] = {}
+        for key, line in written or [(key, 0) for key, _ in pairs]:
+            lines.setdefault(key, []).append(line)
+        self.lines = {key: where[-1] for key, where in lines.items()}
+        self.repeated = {key: where for key, where in lines.items() if len(where) > 1}
+
+
+def from_yaml(text: str) -> Any:
+    """The value of a YAML text; raises FaultError if it is broken, empty, several documents, or too large."""
+    with _raising():
+        value = jsons.shallow(lambda: yaml.load(text, _Loader))
+        if value is None:
+            raise _fault(None, "is empty", "write the workerPoolSpecs of a job")
+        return value
+
+
+def from_json(text: str) -> Any:
+    """The value of a JSON text, several times faster and without lines; what is wrong is raised as a FaultError.
+
+    Source: RFC 8259, which knows neither NaN nor Infinity.
+    """
+    with _raising():
+        if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
+            raise _fault(None, f"holds more than {JSON_LIMIT:,} values", "no job needs as many")
+        number = partial(Scalar, kind="a number")
+        hooks = {"parse_int": number, "parse_float": number, "parse_constant": _no_number}
+        value = jsons.loads(text, object_pairs_hook=Mapping, **hooks)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+
+
+@contextmanager
+def _raising() -> Iterator[None]:
+    """Raise a FaultError in place of the parsers' own errors."""
+    try:
+        yield
+        return
+    except yaml.MarkedYAMLError as fault:
+        problem = str(fault.problem)
+        clearer = (sentence for start, sentence in CLEARER.items() if problem.startswith(start))
+        sentence = next(clearer, (problem, "mend the YAML there or just above"))
+        finding = Finding("", *sentence, line=_line(fault.problem_mark))
+    except yaml.YAMLError as fault:
+        finding = Finding("", f"not YAML: {str(fault).splitlines()[0]}", "remove it")
+    except json.JSONDecodeError as fault:
+        finding = Finding("", f"line {fault.lineno}: not JSON: {fault.msg}", "mend it there or just before")
+    except UnicodeEncodeError as fault:
+        half = fault.object[fault.start]
+        finding = Finding("", f"{half!a} is half a character, a lone surrogate", "send whole ones")
+    except FaultError as fault:
+        (finding,) = fault.findings
+    raise FaultError(finding)
+
+
+def kind(value: Any) -> str:
+    """The kind of the value, as a noun with its article."""
+    if isinstance(value, Scalar):
+        return value.kind
+    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean"}
+    return next((noun for type, noun in kinds.items() if isinstance(value, type)), "nothing")
+
+
+def plain(value: Any) -> Any:
+    """Return the value as json.loads would; YAML's own types, such as a date, become text."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    if not isinstance(value, Scalar):
+        return value
+    if value.kind == "a boolean":
+        return value.lower() == "true"
+    try:
+        return json.loads(value) if value.kind == "a number" else str(value)
+    except ValueError:  # YAML's 0x1F, or too many digits
+        return str(value)
+
+
+def line(document: Any, place: str) -> int:
+    """The line of a place such as `workerPoolSpecs[1].machineSpec`, or of the nearest part of it that exists, else 0.
+
+    A value that an alias or `<<` brings along has the line where it was written.
+    """
+    return [0, *(where for where, _ in _along(document, place))][-1]
+
+
+def at(document: Any, place: str) -> Any:
+    """The value at a place; None if the document has none there."""
+    values = [value for _, value in _along(document, place)]
+    return values[-1] if len(values) == len(PART.findall(place)) else None
+
+
+def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
+    """Yields the line and the value of each part of a place that exists; keys may be in snake_case."""
+    value = document
+    for part in PART.findall(place):
+        lines = getattr(value, "lines", {})
+        key = next((key for key in lines if letters(key) == letters(part)), None)
+        if key is None:
+            return
+        value = value[int(key) if isinstance(value, list) else key]
+        yield lines[key], value
+
+
+def _no_number(word: str) -> Any:
+    raise _fault(None, f"{word} is no number in JSON", "write one that is finite")
+
+
+def _values(text: str) -> int:
+    """An upper bound on the number of values of a JSON text, exact enough once its strings are removed."""
+    return sum(text.count(mark) for mark in ",[{")
+
+
+class _Loader(yaml.SafeLoader):
+    """Makes Mappings, Items and Scalars; stops as soon as a document is too large."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._sizes: dict[Node, int] = {}  # node -> count of its values, with aliases written out
+        self._keys = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Any:
+        is_alias = self.check_event(yaml.AliasEvent)
+        node: Any = super().compose_node(parent, index)
+        if is_alias and node not in self._sizes:
+            raise _fault(node, "an alias stands inside the value it repeats", "write that part out")
+        inner = [] if isinstance(node, ScalarNode) else node.value
+        self._sizes[node] = 1 + sum(self._sizes[child[1] if isinstance(child, tuple) else child] for child in inner)
+        if self._sizes[node] > VALUES_LIMIT:
+            raise _fault(node, f"its aliases unfold into more than {VALUES_LIMIT:,} values", "write them out")
+        self._keys += isinstance(parent, MappingNode) and index is None
+        if len(self._sizes) - self._keys > VALUES_LIMIT:
+            raise _fault(node, f"holds more than {VALUES_LIMIT:,} values", "no job needs as many")
+        return node
+
+    def _made(self, node: Node) -> Any:
+        tag = node.tag.removeprefix(TAG)
+        if isinstance(node, ScalarNode):
+            span = slice(node.start_mark.index, node.end_mark.index)
+            return None if tag == "null" else Scalar(node.value, KINDS.get(tag, "a special value"), span)
+        if tag != ("map" if isinstance(node, MappingNode) else "seq"):
+            raise _fault(node, f"the tag {node.tag} has no meaning in a job", "remove it")
+        if isinstance(node, MappingNode):
+            return self._mapping(node)
+        lines = [_line(item.start_mark) for item in node.value]
+        return Items([self.construct_object(item) for item in node.value], lines)
+
+    def _mapping(self, node: MappingNode) -> Mapping:
+        pairs = _merged(node)
+        written = [(key.value, _line(key.start_mark)) for key, _ in node.value]
+        mapping = Mapping([(name, self.construct_object(value)) for name, (_, value) in pairs.items()], written)
+        mapping.lines = {name: _line(key.start_mark) for name, (key, _) in pairs.items()}
+        return mapping
+
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {None: _made}
+
+
+# Text for PyYAML, but not for gcloud, which refuses it where text must be.
+# Source: YAML 1.1, yaml.org/type/bool.html; gcloud of 2026 with `args: [1e-3]`.
+_Loader.add_implicit_resolver(f"{TAG}bool", re.compile("[yYnN]$"), list("yYnN"))
+EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+0123456789"))
+
+
+def _merged(node: MappingNode) -> dict[str, tuple[Node, Node]]:
+    """Return the keys and values by name. A mapping's own keys override merged keys; the first merged mapping wins.
+
+    Source: yaml.org/type/merge.html. PyYAML 6.0.4 lets the last mapping of `<<: [a, b]` win (yaml/pyyaml#953).
+    """
+    own: dict[str, tuple[Node, Node]] = {}
+    merged: dict[str, tuple[Node, Node]] = {}
+    for key, value in node.value:
+        if not isinstance(key, ScalarNode):
+            raise _fault(key, "a key must be a plain name", "quote the value if braces belong to it")
+        if key.tag != f"{TAG}merge":
+            own[key.value] = key, value
+            continue
+        for part in value.value if isinstance(value, SequenceNode) else [value]:
+            if not isinstance(part, MappingNode):
+                raise _fault(part, "<< merges mappings only", "give it an alias of one, such as *pool")
+            merged = _merged(part) | merged
+    return merged | own
+
+
+def _fault(node: Node | None, fault: str, cure: str) -> FaultError:
+    return FaultError(Finding("", fault, cure, _line(node and node.start_mark)))
+
+
+def _line(mark: Any) -> int:
+    return mark.line + 1 if mark else 0

@@ -1,0 +1,301 @@
+"""Finds what is wrong with the study of a hyperparameter tuning job, and says what its parameters may be.
+
+The docstrings of `..._findings` are also the rules that `vertex-launch check` shows.
+Source, where no other is named: google-cloud-aiplatform 2.7.0, the documentation of StudySpec and its parts.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any
+
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.study import StudySpec
+
+from vertex_launch.errors import Finding, Findings
+from vertex_launch.job.job_resource import camel
+
+ParameterSpec = StudySpec.ParameterSpec
+Conditional = ParameterSpec.ConditionalParameterSpec
+Scale = ParameterSpec.ScaleType
+
+# The condition for each kind of parent; a double has no single values to name.
+CONDITIONS = {
+    "integer_value_spec": "parent_int_values",
+    "discrete_value_spec": "parent_discrete_values",
+    "categorical_value_spec": "parent_categorical_values",
+}
+KINDS = ("double_value_spec", *CONDITIONS)
+LOGARITHMIC = (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
+APART = 1e-10  # closer numbers are the same
+DISCRETE_LIMIT = 1000
+# Trials carry all numbers as doubles: integers must stay exact, and the width of a range finite.
+LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
+
+# Fields that Google documents for Vizier and the local Vertex, which uses optuna, does not implement.
+NOT_HERE = {
+    "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",
+    "convex_automated_stopping_spec.learning_rate_parameter_name": "leave it out",
+    "convex_automated_stopping_spec.update_all_stopped_trials": "leave it out: trials keep what they have measured",
+}
+STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec", "convex_automated_stopping_spec")
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A parameter, its place, and the values of its parents for which it exists."""
+
+    place: str
+    spec: ParameterSpec
+    conditions: Mapping[str, Collection[Any]]  # by the parent's place
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.spec)
+
+    @property
+    def values_place(self) -> str:
+        return f"{self.place}.{camel(self.kind)}"
+
+
+def kind_of(parameter: ParameterSpec) -> str:
+    """The field that holds its values, such as `double_value_spec`, or "" """
+    return ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec") or ""
+
+
+def values_of(parameter: ParameterSpec) -> Sequence[Any]:
+    """All values of an integer, discrete or categorical parameter, in order."""
+    if "integer_value_spec" in parameter:
+        smallest, largest = _bounds(parameter)
+        return range(smallest, largest + 1)
+    return [*getattr(parameter, kind_of(parameter)).values]
+
+
+def described(parameter: ParameterSpec) -> str:
+    """A parameter's range or values, for people: `0.0001 to 0.03` or `16, 32, 64`."""
+    if kind_of(parameter) in LARGEST:
+        return "{:g} to {:g}".format(*_bounds(parameter))
+    return ", ".join(map(shown, values_of(parameter)))
+
+
+def shown(value: float | int | str) -> str:
+    """A value as a flag has it: the number 64.0 as 64, because a trainer may expect an integer."""
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def is_active(child: Conditional, value: Any) -> bool:
+    """Whether this value of its parent brings a conditional parameter along."""
+    return _is_one_of(value, _condition(child))
+
+
+def findings(job: HyperparameterTuningJob) -> Findings:
+    """Yields what the local Vertex refuses in the search; the rules of jobs check the job of its trials."""
+    for check in (count_findings, metric_findings, parameter_findings, local_findings):
+        yield from check(job)
+
+
+def count_findings(job: HyperparameterTuningJob) -> Findings:
+    """The numbers of trials, of trials at once and of failures make sense."""
+    most, parallel, failed = job.max_trial_count, job.parallel_trial_count, job.max_failed_trial_count
+    if most < 1:
+        yield Finding("maxTrialCount", f"must be 1 or more, not {most}", "write how many trials you would pay for")
+    if parallel < 1:
+        cure = "the fewer at once, the more each learns from those before it"
+        yield Finding("parallelTrialCount", f"must be 1 or more, not {parallel}", cure)
+    if failed < 0:
+        yield Finding("maxFailedTrialCount", f"is {failed}", "write 0 to leave it to the service")
+
+
+def metric_findings(job: HyperparameterTuningJob) -> Findings:
+    """A study has a metric, and each has a name of its own without white space."""
+    study = job.study_spec
+    if not study.metrics:
+        yield Finding("studySpec.metrics", "has no metric, so no trial is better than another", "add one")
+    repeated = Counter(metric.metric_id for metric in study.metrics)
+    for index, metric in enumerate(study.metrics):
+        place = f"studySpec.metrics[{index}].metricId"
+        yield from _of_name(metric.metric_id, place)
+        if repeated[metric.metric_id] > 1:
+            yield Finding(place, f'"{metric.metric_id}" is there twice', "keep one of them")
+
+
+def parameter_findings(job: HyperparameterTuningJob) -> Findings:
+    """A study has a parameter, and each has a name of its own and values that the search can try."""
+    nodes = [*_nodes(job.study_spec)]
+    if not nodes:
+        yield Finding("studySpec.parameters", "has no parameter, so there is nothing to tune", "add one")
+    for node in nodes:
+        yield from _of_values(node, job.study_spec.algorithm)
+        yield from _of_conditions(node, job.study_spec)
+    yield from _of_ids(nodes)
+
+
+def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
+    """The place and the name of every parameter, those that depend on others included."""
+    return ((node.place, node.spec.parameter_id) for node in _nodes(study))
+
+
+def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
+    """The place of each parameter's values, its name, and values that trials are given: of a range, two from within."""
+    for node in _nodes(study):
+        values: Iterable[float | int | str] = ()
+        if node.kind in LARGEST:
+            least, most = _bounds(node.spec)
+            values = (least, most) if node.kind == "integer_value_spec" else (least, least + (most - least) / 3)
+        elif node.kind:
+            values = values_of(node.spec)
+        yield node.values_place, node.spec.parameter_id, [*map(shown, values)]
+
+
+def local_findings(job: HyperparameterTuningJob) -> Findings:
+    """The local Vertex can follow the study.
+    Otherwise: Vertex AI takes the job; the local Vertex refuses it."""
+    study, ignored = job.study_spec, "is not followed by the local Vertex"
+    for index, metric in enumerate(study.metrics):
+        if "safety_config" in metric:
+            yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the search here")
+    for path, cure in NOT_HERE.items():
+        if attrgetter(path)(study):
+            yield Finding(f"studySpec.{camel(path)}", ignored, cure)
+    for field in STOPPING:
+        if field in study and len(study.metrics) > 1:
+            fault = "compares trials by one metric, and there are more"
+            yield Finding(f"studySpec.{camel(field)}", fault, "keep one metric")
+    for node in _nodes(study):
+        if node.kind in LARGEST and max(map(abs, _bounds(node.spec))) > LARGEST[node.kind]:
+            fault = f"goes beyond {LARGEST[node.kind]:g}, where numbers lose digits"
+            yield Finding(node.values_place, fault, "narrow it")
+
+
+def _bounds(parameter: ParameterSpec) -> tuple[Any, Any]:
+    values = getattr(parameter, kind_of(parameter))
+    return values.min_value, values.max_value
+
+
+def _nodes(study: StudySpec) -> Iterator[_Node]:
+    for index, spec in enumerate(study.parameters):
+        yield from _with_children(_Node(f"studySpec.parameters[{index}]", spec, {}))
+
+
+def _with_children(node: _Node) -> Iterator[_Node]:
+    yield node
+    for index, child in enumerate(node.spec.conditional_parameter_specs):
+        if child.parameter_spec.parameter_id == node.spec.parameter_id != "":
+            continue  # `_misplaced` reports it
+        place = f"{node.place}.conditionalParameterSpecs[{index}].parameterSpec"
+        conditions = {**node.conditions, node.place: _condition(child)}
+        yield from _with_children(_Node(place, child.parameter_spec, conditions))
+
+
+def _condition(child: Conditional) -> Collection[Any]:
+    field = Conditional.pb(child).WhichOneof("parent_value_condition")
+    return [*getattr(child, field).values] if field else []
+
+
+def _is_one_of(value: Any, values: Collection[Any]) -> bool:
+    if isinstance(value, float):
+        return any(abs(value - candidate) <= APART for candidate in values)
+    return value in values
+
+
+def _of_name(name: str, place: str) -> Findings:
+    if not name:
+        yield Finding(place, "is missing", "give it a name")
+    elif name.split() != [name]:
+        yield Finding(place, f'"{name}" has white space in it', f"write {'_'.join(name.split()) or 'a name'}")
+
+
+def _of_values(node: _Node, algorithm: StudySpec.Algorithm) -> Findings:
+    yield from _of_name(node.spec.parameter_id, f"{node.place}.parameterId")
+    if not node.kind:
+        yield Finding(node.place, "has no values to choose from", f"add one of {', '.join(map(camel, KINDS))}")
+    elif node.kind in LARGEST:
+        yield from _of_range(node)
+    else:
+        yield from _of_list(node)
+    if node.kind == "double_value_spec" and algorithm == StudySpec.Algorithm.GRID_SEARCH:
+        yield Finding(node.values_place, "has no end of values for GRID_SEARCH", "list some in a discreteValueSpec")
+
+
+def _of_range(node: _Node) -> Findings:
+    smallest, largest = _bounds(node.spec)
+    if smallest > largest:
+        yield Finding(node.values_place, f"minValue {smallest:g} is above maxValue {largest:g}", "exchange them")
+    elif node.spec.scale_type in LOGARITHMIC and smallest <= 0:
+        cure = "raise it above 0 or use UNIT_LINEAR_SCALE"
+        yield Finding(node.values_place, f"minValue {smallest:g} has no logarithm", cure)
+
+
+def _of_list(node: _Node) -> Findings:
+    values, place = values_of(node.spec), f"{node.values_place}.values"
+    if not values:
+        yield Finding(place, "has no value", "list at least one")
+    elif len(set(values)) < len(values):
+        yield Finding(place, "has a value twice", "keep one of them")
+    elif node.kind == "discrete_value_spec":
+        if any(after - before < APART for before, after in pairwise(values)):
+            yield Finding(place, f"must increase by {APART} or more", "sort them")
+        if len(values) > DISCRETE_LIMIT:
+            fault = f"has {len(values)} values, and Vertex AI takes {DISCRETE_LIMIT}"
+            yield Finding(place, fault, "use a doubleValueSpec")
+        if node.spec.scale_type in LOGARITHMIC and min(values) <= 0:
+            cure = "keep values above 0 or use UNIT_LINEAR_SCALE"
+            yield Finding(place, f"{min(values):g} has no logarithm", cure)
+
+
+def _of_conditions(node: _Node, study: StudySpec) -> Findings:
+    name, field = node.spec.parameter_id, CONDITIONS.get(node.kind, "")
+    for index, child in enumerate(node.spec.conditional_parameter_specs):
+        place = f"{node.place}.conditionalParameterSpecs[{index}]"
+        if misplaced := _misplaced(node, child, study):
+            yield Finding(place, *misplaced)
+        elif not field:
+            fault = f"depends on single values, and its parent has {camel(node.kind) or 'nothing'}"
+            yield Finding(place, fault, "use a discreteValueSpec there")
+        elif not _condition(child) or field not in child:
+            yield Finding(place, f"does not say for which values of {name}", f"write {camel(field)}")
+        else:
+            for value in _condition(child):
+                if not _is_one_of(value, values_of(node.spec)):
+                    cure = f"use one that its {camel(node.kind)} has"
+                    yield Finding(f"{place}.{camel(field)}.values", f'"{value}" is no value of {name}', cure)
+
+
+def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, str] | None:
+    """The fault and the cure of a child that stands at itself, or at another parameter than the one of its values."""
+    name = child.parameter_spec.parameter_id
+    owners = [one.parameter_id for one in study.parameters if _has_values(one, child)]
+    parent = owners[0] if owners else "the parameter that it depends on"
+    cure = f"put {name or 'it'}, with its values, below conditionalParameterSpecs of {parent}"
+    if name and name == node.spec.parameter_id:
+        return f"makes {name} depend on itself, and a child stands below its parent", cure
+    if owners and not _has_values(node.spec, child):
+        return f"stands below {node.spec.parameter_id}, and its values are those of {parent}", cure
+    return None
+
+
+def _has_values(parameter: ParameterSpec, child: Conditional) -> bool:
+    """Whether a parameter has all values for which a child exists."""
+    field, values = CONDITIONS.get(kind_of(parameter), ""), _condition(child)
+    return bool(field and field in child and values) and all(_is_one_of(one, values_of(parameter)) for one in values)
+
+
+def _of_ids(nodes: Sequence[_Node]) -> Findings:
+    """Two parameters may share a name only if no trial ever has both."""
+    by_name: dict[str, list[_Node]] = defaultdict(list)
+    for node in nodes:
+        name = node.spec.parameter_id
+        twin = next((twin for twin in by_name[name] if name and not _exclude_each_other(node, twin)), None)
+        if twin:
+            fault = f'"{name}" is the name of {twin.place}, too'
+            yield Finding(f"{node.place}.parameterId", fault, "rename one of them")
+        by_name[name].append(node)
+
+
+def _exclude_each_other(first: _Node, second: _Node) -> bool:
+    shared = first.conditions.keys() & second.conditions.keys()
+    return any(
+        not any(_is_one_of(value, second.conditions[place]) for value in first.conditions[place]) for place in shared
+    )

@@ -1,0 +1,194 @@
+"""Collections of resources: the standard methods of Vertex AI's API, so that a new kind of resource is a few lines."""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vertex_launch.errors import FaultError, Finding, Findings
+from vertex_launch.facts import labels
+from vertex_launch.job import proto_validation, spec, strict_yaml
+from vertex_launch.job.addresses import object_path
+from vertex_launch.job.job_resource import Resource, camel
+from vertex_launch.local.api import filters
+from vertex_launch.local.api.errors import ApiError, invalid, refuse
+from vertex_launch.local.api.http import Call
+from vertex_launch.local.api.store import Store
+from vertex_launch.local.resource_file import now
+from vertex_launch.rules.region_and_output import key_name_findings, key_region_findings
+
+TYPES = "type.googleapis.com/google."
+EMPTY: Resource = {"@type": f"{TYPES}protobuf.Empty"}
+# Fields of all messages that only the service writes. Source: google-cloud-aiplatform 2.7.0, types/, "Output only".
+OUTPUT_ONLY = (
+    *("name", "state", "error", "create_time", "start_time", "end_time", "update_time"),
+    *("web_access_uris", "trials", "training_task_metadata", "data_item_count", "metadata_artifact"),
+    *("satisfies_pzs", "satisfies_pzi"),
+    # of a model
+    *("version_id", "version_create_time", "version_update_time", "training_pipeline", "checkpoints"),
+    *("deployed_models", "model_source_info", "original_model_info", "supported_export_formats"),
+    *("supported_deployment_resources_types", "supported_input_storage_formats", "supported_output_storage_formats"),
+)
+FOREIGN = re.compile(r"[^\w.-]", re.ASCII)  # what a display name may have and a folder here has not
+
+# Takes a request and the name in its address. A result with a "@type" is the response of an operation, one with a
+# "response" is an operation's fields; None stands for {}, after a deletion for EMPTY.
+Act = Callable[[Call, str], Resource | None]
+
+
+class Collection:
+    """Resources of one kind, kept in the store. A subclass says what is special about them, and how to create them.
+
+    A method that takes the name of a resource raises ApiError NOT_FOUND if there is none.
+    """
+
+    collection: str  # of the names: customJobs, or tensorboards/*/experiments where they lie below others
+    message: Any  # the type of a resource
+    long_running = False  # whether an operation answers `create`
+    takes_ids = False  # whether a client may choose a new resource's id
+    verbs: tuple[str, ...] = ("GET", "POST", "DELETE")  # HTTP methods that clients may use
+    output_only: tuple[str, ...] = OUTPUT_ONLY  # fields that clients cannot set
+    hidden: tuple[str, ...] = ()  # fields of ours, which clients may filter by and never see
+    create: Callable[..., Resource]
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._buckets = store, store.state_dir.buckets
+
+    def methods(self) -> dict[str, Act]:
+        """Return the methods by HTTP method and address, in which * stands for an id."""
+        listed, member = self.collection, f"{self.collection}/*"
+        methods: dict[str, Act] = {
+            f"GET {listed}": lambda call, name: self.page(call, self.list(name.rpartition("/")[0])),
+            f"GET {member}": lambda call, name: self._shown(call, [self.get(name)])[0],
+            f"POST {listed}": self._created,
+            f"PATCH {member}": self._updated,
+            f"DELETE {member}": lambda call, name: self.delete(name),
+        }
+        served = {key: act for key, act in methods.items() if key.startswith(self.verbs)}
+        return served | {f"POST {member}:testIamPermissions": self._permissions}
+
+    def _permissions(self, call: Call, name: str) -> Resource:
+        """Answer which of these permissions the caller has: all, as an account may do everything here."""
+        self.get(name)
+        return {"permissions": call.json().get("permissions") or call.query.getlist("permissions")}
+
+    def get(self, name: str) -> Resource:
+        return self._store.get(name)
+
+    def list(self, parent: str) -> Sequence[Resource]:
+        """List the newest first; the parent need not exist, as a job's TensorBoard may exist only in Google Cloud."""
+        return self._store.list(parent, self.collection.rpartition("/")[2])
+
+    def delete(self, name: str) -> None:
+        self._store.delete(name)
+
+    def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
+        """Replace some fields, or remove those that are None."""
+        return self._store.update(name, **changed, etag=self._store.new_id())
+
+    def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
+        """Return one page of a list, by the call's parameters."""
+        shown, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
+        key = f"{field_of(self.message).removesuffix('s')}s"
+        return {key: self._shown(call, shown)} | ({"nextPageToken": token} if token else {})
+
+    def _created(self, call: Call, name: str) -> Resource:
+        message = without_output(read_message(call, self.message), self.output_only)
+        refuse([*labels.of_all(getattr(message, "labels", {})), *key_findings(message, name)])
+        ids = {"id": call.query.get(f"{field_of(self.message)}Id", "")} if self.takes_ids else {}
+        return self.typed(self.create(name.rpartition("/")[0], message, **ids))
+
+    def typed(self, resource: Resource) -> Resource:
+        """Return the public fields, with the "@type" for which an operation answers, if one does."""
+        kind = self.message.pb().DESCRIPTOR.full_name.removeprefix("google.")
+        shown = {key: value for key, value in resource.items() if key in fields(self.message)}
+        return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
+
+    def _updated(self, call: Call, name: str) -> Resource:
+        """Replace the fields in the mask or, without a mask, those in the body."""
+        message = without_output(read_message(call, self.message), self.output_only)
+        refuse(labels.of_all(getattr(message, "labels", {})))
+        body = spec.as_json(message)
+        named = [camel(field) for field in call.query.get("updateMask", "").split(",") if field]
+        if unknown := [field for field in named if field not in fields(self.message)]:
+            raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')
+        changed = {field: body.get(field) for field in named or body if field not in map(camel, self.output_only)}
+        return self._shown(call, [self.update(name, changed)])[0]
+
+    def _shown(self, call: Call, resources: Iterable[Resource]) -> Sequence[Resource]:
+        """Return resources with the fields of a readMask, else all public ones; a field includes those within it."""
+        all_fields, mask = fields(self.message), call.query.get("readMask", "")
+        wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field} or {"*"}
+        unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*", *all_fields})]
+        refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
+        shown = all_fields if "*" in wanted else wanted
+        return [{key: value for key, value in resource.items() if key in shown} for resource in resources]
+
+
+class Records(Collection):
+    """Resources that clients create, change and delete as they like: metadata and TensorBoards."""
+
+    verbs = ("GET", "POST", "PATCH", "DELETE")
+    # Etags are not compared: only over gRPC does the SDK repeat a refused update.
+    output_only: tuple[str, ...] = ("name", "create_time", "update_time", "etag", "parent_contexts")
+    takes_ids = True
+
+    def create(self, parent: str, message: Any, id: str = "") -> Resource:
+        """Raises ApiError NOT_FOUND for a parent that is none, or ALREADY_EXISTS."""
+        if "/" in self.collection:
+            self._store.get(parent)
+        etag = self._store.new_id()
+        name = f"{parent}/{self.collection.rpartition('/')[2]}/{id or etag}"
+        return self._store.create(name, spec.as_json(message) | {"etag": etag})
+
+    def _updated(self, call: Call, name: str) -> Resource:
+        return self.typed(super()._updated(call, name))
+
+
+@functools.cache
+def fields(message: Any) -> frozenset[str]:
+    """The fields of a message, in camelCase."""
+    return frozenset(field.json_name for field in message.pb().DESCRIPTOR.fields)
+
+
+def field_of(message: Any) -> str:
+    """A message's name as a field: tensorboardRun of TensorboardRun."""
+    name = str(message.__name__)
+    return name[0].lower() + name[1:]
+
+
+def read_message(call: Call, kind: Any) -> Any:
+    """The body as one of the API's messages; raises ApiError with all its faults."""
+    try:
+        document = proto_validation.relaxed(strict_yaml.from_json(call.text()), kind.pb().DESCRIPTOR)
+        return spec.read(document, kind)
+    except FaultError as error:
+        raise invalid(error.findings) from None
+
+
+def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
+    """Clear, in place, the fields that only the service writes: the message's own and those of a model in it."""
+    pb = type(message).pb(message)
+    model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
+    for part in (pb, pb.model_to_upload) if model else (pb,):
+        for name in names:
+            if name in part.DESCRIPTOR.fields_by_name:
+                part.ClearField(name)
+    return message
+
+
+def key_findings(message: Any, parent: str) -> Findings:
+    """Yield what is wrong with the key that encrypts a new resource; whether it exists, nobody here can know."""
+    if "encryption_spec" in type(message).meta.fields and "encryption_spec" in message:
+        key = message.encryption_spec.kms_key_name
+        yield from (*key_name_findings(key), *key_region_findings(key, parent.split("/")[3], "resource"))
+
+
+def new_folder(prefix: str, name: str, buckets: Path) -> tuple[str, Path]:
+    """Return address and path of a folder at `prefix` with this name and the time; raises ApiError INVALID_ARGUMENT."""
+    address = f"{prefix.rstrip('/')}/{FOREIGN.sub('_', name)}-{now()[:-4]}Z"  # the documentation has milliseconds
+    folder = object_path(address, buckets)
+    if folder is None:
+        raise ApiError("INVALID_ARGUMENT", f'"{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
+    return address, folder

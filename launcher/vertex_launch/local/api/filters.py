@@ -1,0 +1,321 @@
+"""The list calls' parameters: `filter`, `orderBy`, `pageSize` and `pageToken`.
+
+The filter language is AIP-160's, as far as Vertex AI and Cloud Logging document it: comparisons, `:` with `*`,
+AND, OR (which binds tighter), NOT, parentheses, and a blank for AND; metadata adds metadata.FIELD.KIND and the function
+in_context("NAME"). Source: google.aip.dev/160, 2026; google-cloud-aiplatform 2.7.0, types/metadata_service.py.
+"""
+
+import base64
+import contextlib
+import fnmatch
+import functools
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from operator import eq, ge, gt, le, lt, ne
+from typing import Any, NamedTuple
+
+from vertex_launch.errors import Finding
+from vertex_launch.job.job_resource import Resource, camel
+from vertex_launch.local.api.errors import ApiError, invalid
+
+Predicate = Callable[[Resource], bool]
+LAST = "~"  # sorts after every time
+
+
+class Filter(NamedTuple):
+    """A predicate, and bounds of the `timestamp` that a match can have, as the API writes times in UTC."""
+
+    matches: Predicate
+    since: str = ""
+    until: str = LAST
+    part: str = ""  # of a match as JSON, in small letters; it needs no escape there
+
+
+PAGE_SIZE = 100
+LARGEST_PAGE = 1000
+DEPTH = 50  # parentheses and NOTs within each other
+LONGEST_FILTER = 20_000  # characters; source: Cloud Logging documentation, "Quotas and limits", 2026
+MOST_ORDERS = 10  # fields to order by; each one sorts the whole list again
+
+# Severities of log entries, the lowest first. Source: Cloud Logging API v2, LogSeverity.
+SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+
+BARE = r"""[^\s()=<>:!"']+"""
+QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+TOKEN = re.compile(
+    rf"\s*(?:(?P<symbol>[()]|>=|<=|!=|[=<>:])|(?P<text>(?:{BARE}\.)?{QUOTED}(?:\.{BARE})?|{BARE})|(?P<other>\S))"
+)
+COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
+
+TIME, PAYLOAD = "timestamp", "jsonPayload"  # of a log entry
+PLAIN = r"[a-z0-9 ,;:=_+/-]*"  # characters that JSON doesn't escape
+IN_CONTEXT = "inContext"  # a field that only the function in_context("NAME") reads
+METADATA = "metadata"  # a field that holds values of any kind
+# The kinds of a metadata field's value in a filter: types in JSON, form, example.
+KINDS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
+    "number_value": ((int, float), r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", "1.5"),
+    "string_value": ((str,), "(?s:.*)", '"text"'),
+    "bool_value": ((bool,), "true|false", "true"),
+}
+
+
+def page(resources: Sequence[Resource], fields: Container[str], /, **query: str) -> tuple[list[Resource], str]:
+    """Return one page of a list, and the token of the next page, "" after the last; raises ApiError INVALID_ARGUMENT.
+
+    A client may filter and order by these `fields`, in camelCase; `query` has the call's parameters.
+    """
+    matches = predicate(query.get("filter", ""), fields)
+    ordered = _ordered([resource for resource in resources if matches(resource)], query.get("orderBy", ""), fields)
+    begin = _after(ordered, query.get("pageToken", ""))
+    end = begin + page_size(query.get("pageSize", ""))
+    last = _identity(ordered[end - 1]) if end < len(ordered) else ""
+    return ordered[begin:end], base64.urlsafe_b64encode(last.encode()).decode()
+
+
+def predicate(expression: str, fields: Container[str]) -> Predicate:
+    """Return a filter as a function of a resource; "" matches all. Raises ApiError INVALID_ARGUMENT."""
+    return parsed(expression, fields).matches
+
+
+def parsed(expression: str, fields: Container[str]) -> Filter:
+    """Read a filter, with the times that it admits; raises ApiError INVALID_ARGUMENT."""
+    if len(expression) > LONGEST_FILTER:
+        raise _fault("filter", f"has {len(expression)} characters", f"shorten it to {LONGEST_FILTER}")
+    return _Parser(expression, fields).parse() if expression.strip() else Filter(lambda resource: True)
+
+
+class _Parser:
+    """A recursive descent over the tokens, with one method for each level of precedence."""
+
+    def __init__(self, expression: str, fields: Container[str]) -> None:
+        self._expression = expression
+        self._fields = fields
+        self._tokens = deque(_tokens(expression))
+        self._depth = 0
+
+    def parse(self) -> Filter:
+        parsed = self._sequence()
+        if self._tokens:
+            fault = f'"{self._expression}" does not end at "{self._tokens[0]}"'
+            raise _fault("filter", fault, "remove it or what is wrong before")
+        return parsed
+
+    def _sequence(self) -> Filter:
+        terms = [self._alternatives()]
+        while self._tokens and self._tokens[0] != ")":
+            self._take("AND")
+            terms.append(self._alternatives())
+        since, until = max(term.since for term in terms), min(term.until for term in terms)
+        part = max((term.part for term in terms), key=len)
+        return Filter(lambda resource: all(term.matches(resource) for term in terms), since, until, part)
+
+    def _alternatives(self) -> Filter:
+        terms = [self._term()]
+        while self._take("OR"):
+            terms.append(self._term())
+        if len(terms) == 1:
+            return terms[0]
+        since, until = min(term.since for term in terms), max(term.until for term in terms)
+        return Filter(lambda resource: any(term.matches(resource) for term in terms), since, until)
+
+    def _term(self) -> Filter:
+        nested = self._take("NOT", "(")
+        if not nested:
+            return self._comparison()
+        self._depth += 1
+        if self._depth > DEPTH:
+            raise _fault("filter", f"is nested deeper than {DEPTH} levels", "simplify it")
+        inner = self._term() if nested == "NOT" else self._sequence()
+        self._depth -= 1
+        if nested == "NOT":
+            return Filter(lambda resource: not inner.matches(resource))
+        if not self._take(")"):
+            raise _fault("filter", f'"{self._expression}" lacks a ")"', "add it")
+        return inner
+
+    def _comparison(self) -> Filter:
+        text = self._text("a field")
+        if PAYLOAD in self._fields and (not self._tokens or self._tokens[0] not in (":", *COMPARISONS)):
+            return _anywhere(text.lower())
+        field = _checked_field(text, self._fields, "filter")
+        if field == IN_CONTEXT:
+            return Filter(self._membership())
+        symbol = self._take(":", *COMPARISONS)
+        if not symbol:
+            raise _fault("filter", f'after "{field}" must come a comparison', f'write {field}="value"')
+        value = self._text("a value")
+        if field.startswith(f"{METADATA}."):
+            return Filter(_of_metadata(field, symbol, value))
+        test = functools.partial(_has, value) if symbol == ":" else _comparing(symbol, value)
+        return Filter(lambda resource: test(_value(resource, field)), *(_span(symbol, value) if field == TIME else ()))
+
+    def _membership(self) -> Predicate:
+        context = self._text("a context") if self._take("(") else None
+        if context is None or not self._take(")"):
+            cure = 'write in_context("NAME") with the whole name of a context'
+            raise _fault("filter", "in_context is a function", cure)
+        return lambda resource: context in resource.get(IN_CONTEXT, ())
+
+    def _take(self, *wanted: str) -> str:
+        """Take the next token if it is one of these, else "" """
+        return self._tokens.popleft() if self._tokens and self._tokens[0] in wanted else ""
+
+    def _text(self, wanted: str) -> str:
+        """Take the next token, a word, or a text in quotes without them, as in labels."team/name"; raises ApiError."""
+        if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
+            raise _fault("filter", f'"{self._expression}" lacks {wanted}', 'write a filter such as display_name="name"')
+        return re.sub(QUOTED, lambda quoted: re.sub(r"\\(.)", r"\1", quoted[0][1:-1]), self._tokens.popleft())
+
+
+def _anywhere(text: str) -> Filter:
+    """Search all fields of a log entry. Source: Cloud Logging documentation, "Global restrictions", 2026."""
+    part = text if re.fullmatch(PLAIN, text) else ""
+    return Filter(lambda entry: text in json.dumps(entry, ensure_ascii=False).lower(), part=part)
+
+
+def _tokens(expression: str) -> Iterator[str]:
+    for match in TOKEN.finditer(expression.rstrip()):
+        if match["other"]:
+            raise _fault("filter", f"cannot be read from character {match.start() + 1}", "quote what stands there")
+        yield match["symbol"] or match["text"]
+
+
+def _span(symbol: str, text: str) -> tuple[str, str]:
+    """Return the bounds that a comparison with a time sets; whoever is at a bound need not match."""
+    try:
+        time = utc(text)
+    except ApiError:  # a pattern, such as 2026*
+        return "", LAST
+    return (time if symbol in ("=", ">", ">=") else "", time if symbol in ("=", "<", "<=") else LAST)
+
+
+def _value(resource: Any, field: str) -> Any:
+    """Return the value of a field such as `labels.team` or `create_time`, None if absent; a label may hold dots."""
+    if not isinstance(resource, Mapping):
+        return None
+    outer, dot, below = field.partition(".")
+    inner = resource.get(outer, resource.get(camel(outer)))
+    return resource.get(field, _value(inner, below) if dot else inner)
+
+
+def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
+    """Compare metadata.FIELD.KIND, which is absent where the value is of another kind."""
+    path, _, kind = field.rpartition(".")
+    if path == METADATA or kind not in KINDS:
+        raise _fault("filter", f'"{field}" does not end with a kind of value', f"add one of .{', .'.join(KINDS)}")
+    types, form, example = KINDS[kind]
+    if (symbol, wanted) != (":", "*") and not re.fullmatch(form, wanted):
+        raise _fault("filter", f'"{wanted}" is no {kind}', f"write such as {field}{symbol}{example}")
+    test = _comparing("=" if symbol == ":" else symbol, wanted, as_text=str in types)
+    return lambda resource: test(value if type(value := _value(resource, path)) in types else None)
+
+
+def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[Any], bool]:
+    """Return a comparison with a value: as severities, times, numbers or texts, the first that both sides are."""
+    compare = COMPARISONS[symbol]
+    readings: list[tuple[Callable[[Any], Any], Any]] = []
+    for read in () if as_text else (SEVERITIES.index, _moment, float):
+        with contextlib.suppress(ValueError, OverflowError):
+            readings.append((read, read(wanted)))
+
+    def compares(actual: Any) -> bool:
+        if actual is None:
+            return symbol == "!="
+        if symbol in ("=", "!=") and "*" in wanted:
+            return _like(actual, wanted) == (symbol == "=")
+        for read, value in readings:
+            with contextlib.suppress(TypeError, ValueError, OverflowError):  # a number may be too large for a float
+                return compare(read(actual), value)
+        return compare(_written(actual), wanted)
+
+    return compares
+
+
+def _has(wanted: str, actual: Any) -> bool:
+    """Apply the `:` operator: a map has a key, a list has a member, or a text has a part, in letters of either case.
+
+    Source: Cloud Logging documentation, "Logging query language", comparison operators, 2026.
+    """
+    if isinstance(actual, Mapping):
+        return wanted in actual or wanted == "*"
+    if isinstance(actual, list):
+        return any(_like(member, wanted) for member in actual)
+    return actual is not None and _like(str(actual).lower(), f"*{wanted.lower()}*")
+
+
+def _like(actual: Any, pattern: str) -> bool:
+    """Whether a value matches a pattern, in which only * has a meaning: any text."""
+    return fnmatch.fnmatchcase(_written(actual), re.sub(r"([\[?])", r"[\1]", pattern))
+
+
+def _written(value: Any) -> str:
+    """Return a value as a filter has it: true for True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def utc(text: str) -> str:
+    """Return a time as the API writes it; raises ApiError for another text."""
+    try:
+        return f"{_moment(text).astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    except (ValueError, OverflowError):
+        raise _fault(TIME, f'"{text[:50]}" is no time', "write 2026-11-23T12:30:00Z") from None
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _ordered(resources: list[Resource], order: str, fields: Container[str]) -> list[Resource]:
+    clauses = [clause.split() for clause in order.split(",", MOST_ORDERS) if clause.strip()]
+    if len(clauses) > MOST_ORDERS:
+        raise _fault("orderBy", f"has more than {MOST_ORDERS} fields", "leave some out")
+    for clause in reversed(clauses):
+        if clause[1:] not in ([], ["asc"], ["desc"]):
+            raise _fault("orderBy", f'"{" ".join(clause)}" is not an order', "write it as create_time desc")
+        key = functools.partial(_key, field=_checked_field(clause[0], fields, "orderBy"))
+        resources = sorted(resources, key=key, reverse=clause[1:] == ["desc"])
+    return resources
+
+
+def _checked_field(field: str, fields: Container[str], parameter: str) -> str:
+    """Return the field in camelCase; raises ApiError if the resource has no such field."""
+    first, dot, below = field.partition(".")
+    if camel(first) not in fields:
+        raise _fault(parameter, f'"{field}" is not a field of this resource', "write a field such as display_name")
+    return f"{camel(first)}{dot}{below}"
+
+
+def _key(resource: Resource, field: str) -> tuple[int, float, str]:
+    """Return a sort key: absent values first, then numbers, then all others as text."""
+    value = _value(resource, field)
+    if isinstance(value, int | float):
+        return (1, value, "")
+    return (0, 0, "") if value is None else (2, 0, str(value))
+
+
+def page_size(text: str) -> int:
+    if not re.fullmatch("[0-9]{0,9}", text):
+        raise _fault("pageSize", f'"{text}" is not a count', f"write a number from 1 to {LARGEST_PAGE}")
+    return min(int(text or 0) or PAGE_SIZE, LARGEST_PAGE)
+
+
+def _after(resources: Sequence[Resource], token: str) -> int:
+    """Return the index of the page's first resource, after the one that the token names: new ones shift no page."""
+    try:
+        last = base64.urlsafe_b64decode(token).decode()
+        return [*map(_identity, resources)].index(last) + 1 if token else 0
+    except ValueError:  # no base64, no UTF-8, or not in the list
+        raise _fault("pageToken", "belongs to no page of this list any more", "begin again without it") from None
+
+
+def _identity(resource: Resource) -> str:
+    """Return what a page token names: a resource, or a point of a time series."""
+    return str(resource.get("name") or resource.get("step"))
+
+
+def _fault(parameter: str, fault: str, cure: str) -> ApiError:
+    return invalid([Finding(parameter, fault, cure)])

@@ -1,0 +1,97 @@
+"""Projects by number: clients name a project by its id or by its number, answers by its number, and files of the
+service by its id.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from vertex_launch.job.contract import DIGITS, project_number
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.http import Call, Handler, Route
+from vertex_launch.local.api.store import Store
+from vertex_launch.untrusted import jsons
+
+NUMBERED = re.compile(rf"(?<![\w/])projects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")  # not within an address
+NAME = re.compile(r"^projects/([^/]+)(?=/locations/[^/]+/(?!keyRings/))")  # of a resource of Vertex AI
+CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose values are a client's, as it wrote them
+
+
+class Projects:
+    """All projects that have a resource here, and the one of the settings."""
+
+    def __init__(self, store: Store, own: str) -> None:
+        self._store = store
+        self._own = own
+
+    def by_id(self, text: str) -> str:
+        """Return a text in which the names of resources hold ids in place of the numbers of known projects."""
+        if not NUMBERED.search(text):
+            return text
+        ids = {project_number(id): id for id in (*self._store.projects(), self._own)}
+        return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
+
+    def translated(self, handler: Handler) -> Handler:
+        """Return a handler that hears of ids only, in the address, the parameters and the body, and answers numbers."""
+
+        def handle(call: Call, **parts: str) -> Any:
+            query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
+            call = replace(call, query=query, body=self._body(call.text()).encode())
+            answer = handler(call, **{name: self.by_id(part) for name, part in parts.items()})
+            return _renamed(answer, by_number)
+
+        return handle
+
+    def _body(self, text: str) -> str:
+        """Return a body that names projects by their ids; whoever reads it says what is wrong with one that is none."""
+        if not NUMBERED.search(text):
+            return text
+        try:
+            return json.dumps(_renamed(jsons.loads(text, object_pairs_hook=_unique), self.by_id))
+        except ValueError:
+            return text
+
+    def routes(self) -> list[Route]:
+        """Return Resource Manager's calls by which clients find one from the other."""
+        return [("GET", "/v1/projects/{project}", self._v1), ("GET", "/v3/projects/{project}", self._v3)]
+
+    def _v1(self, call: Call, project: str) -> Any:
+        id = self._id(project)
+        return {"projectId": id, "projectNumber": project_number(id), "lifecycleState": "ACTIVE", "name": id}
+
+    def _v3(self, call: Call, project: str) -> Any:
+        id = self._id(project)
+        return {"name": f"projects/{project_number(id)}", "projectId": id, "state": "ACTIVE", "displayName": id}
+
+    def _id(self, project: str) -> str:
+        id = self.by_id(f"projects/{project}").partition("/")[2]
+        if id.isdigit():
+            raise ApiError("NOT_FOUND", f"no project here has the number {id}; name a project by its id")
+        return id
+
+
+def by_number(text: str) -> str:
+    """Return a text that has its project's number if it is the name of a resource, as those of Vertex AI have."""
+    return NAME.sub(lambda name: f"projects/{project_number(name[1])}", text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(mapping := dict(pairs)) < len(pairs):
+        raise ValueError("a key is repeated")
+    return mapping
+
+
+def _renamed(value: Any, name: Callable[[str], str]) -> Any:
+    """Return a JSON value with all its texts given to `name`, but what is a client's own."""
+    match value:
+        case str():
+            return name(value)
+        case list():
+            return [_renamed(item, name) for item in value]
+        case dict():
+            return {name(key): item if key in CLIENTS_OWN else _renamed(item, name) for key, item in value.items()}
+    return value

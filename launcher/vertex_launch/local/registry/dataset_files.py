@@ -1,0 +1,182 @@
+"""Read the files of a dataset: rows of CSV tables, or the images and texts that import files list.
+
+Source: Vertex AI documentation, "Prepare training data" for each kind of data, and the schemas in the public bucket
+google-cloud-aiplatform, schema/dataset/ioformat, mid 2026.
+"""
+
+import contextlib
+import csv
+import glob
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vertex_launch.job.addresses import object_path
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.untrusted import jsons
+from vertex_launch.untrusted.regular_file import read_regular
+
+SETS = ("training", "validation", "test")
+LABELS = "dataItemResourceLabels"  # a field of items
+ML_USE = "aiplatform.googleapis.com/ml_use"  # one of the labels
+TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")
+
+# The fields that hold an item's content, by kind of dataset: as an address, and as a value.
+ITEM_KEYS = {"image": ("imageGcsUri", ""), "text": ("textGcsUri", "textContent")}
+
+# The forms of rows in import files, by what is in the name of the schema.
+BOXES = "bounding_box"
+CSV_FORMS = {
+    "classification": "[ML_USE],gs://BUCKET/FILE,LABEL",
+    BOXES: "[ML_USE],gs://BUCKET/FILE,LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, with shares of the image's size",
+}
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DatasetContent:
+    """The content of a dataset: rows of a table, or items as JSON objects."""
+
+    header: Sequence[str]  # empty for items
+    rows: Sequence[Any]
+
+    @property
+    def format(self) -> str:
+        """AIP_DATA_FORMAT, which is also the suffix of the files."""
+        return "csv" if self.header else "jsonl"
+
+    def column(self, key: str) -> list[str]:
+        """All values of one column, "" where a row is too short; raises ApiError for an unknown column."""
+        if key not in self.header:
+            columns = ", ".join(self.header) or "none"
+            raise ApiError("INVALID_ARGUMENT", f'the dataset has no column "{key}"; its columns are {columns}')
+        index = self.header.index(key)
+        return [row[index] if index < len(row) else "" for row in self.rows]
+
+
+def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
+    """CSV files as one table: the first has the header, the others may repeat it. Raises ApiError for a bad file."""
+    files = [rows for address, file in _files(addresses, buckets).items() if (rows := _rows(address, file))]
+    header = files[0][0] if files else []
+    return DatasetContent(header, [row for rows in files for row in (rows[1:] if rows[0] == header else rows)])
+
+
+def items(configs: Iterable[Mapping[str, Any]], kind: str, buckets: Path) -> DatasetContent:
+    """The items that these importConfigs list; raises ApiError for a missing file and for no item of this kind."""
+    return DatasetContent((), [item for config in configs for item in _items(config, kind, buckets)])
+
+
+def title(schema: str) -> str:
+    """image_classification of .../annotation/image_classification_1.0.0.yaml."""
+    match = TITLE.search(schema)
+    return match[1] if match else ""
+
+
+def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item]:
+    """The items of one import, each with the labels that the import gives to all of them."""
+    schema = config.get("importSchemaUri", "")
+    if f"/{kind}_" not in schema:
+        raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" does not fit a dataset of kind {kind}')
+    for address, file in _files(config.get("gcsSource", {}).get("uris", ()), buckets).items():
+        for item in _csv_items(address, file, kind, schema) if file.suffix == ".csv" else _json_items(address, file):
+            labels = {**config.get("dataItemLabels", {}), **item.get(LABELS, {})}
+            yield item | ({LABELS: labels} if labels else {})
+
+
+def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
+    """Return the files at these addresses, by address and sorted; addresses may have wildcards."""
+    files: dict[str, Path] = {}
+    for address in addresses:
+        names: list[str] = []
+        if path := object_path(address, buckets):
+            with contextlib.suppress(OSError):  # no file can have this name
+                pattern = path.relative_to(buckets).as_posix()
+                matching = [pattern] if path.is_file() else glob.glob(pattern, root_dir=buckets, recursive=True)
+                names = [name for name in matching if (buckets / name).is_file()]
+        if not names:
+            raise ApiError("FAILED_PRECONDITION", f"{address} is not in the local buckets; upload it first")
+        files |= {f"gs://{name}": buckets / name for name in names}
+    return dict(sorted(files.items()))
+
+
+def _rows(address: str, file: Path) -> list[list[str]]:
+    try:
+        lines = io.StringIO(read_regular(file).decode("utf-8-sig"), newline="")
+        return [row for row in csv.reader(lines, strict=True) if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ApiError("FAILED_PRECONDITION", f"{address}: is no CSV file in UTF-8 ({error}); correct it") from None
+
+
+def _json_items(address: str, file: Path) -> Iterator[Item]:
+    for number, line in enumerate(read_regular(file).splitlines(), start=1):
+        try:
+            item = jsons.loads(line) if line.strip() else {}
+        except ValueError:
+            item = None
+        if not (isinstance(item, dict) and isinstance(item.get(LABELS, {}), dict)):
+            raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} is no item in JSON; write one item per line")
+        if item:
+            yield item
+
+
+def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Item]:
+    """The items of a classification or an object detection; raises ApiError for another schema and for a bad row."""
+    form = next((form for form in CSV_FORMS if form in schema), "")
+    if not form:
+        message = f"{address}: the local Vertex reads CSV only for classification and boxes; import JSON lines"
+        raise ApiError("UNIMPLEMENTED", message)
+    boxed: dict[str, Item] = {}  # by address; each row has one box of an image
+    for number, row in enumerate(_rows(address, file), start=1):
+        item = _boxed_item(row) if form == BOXES else _csv_item(row, kind, "multi_label" in schema)
+        if item is None:
+            fault = f"{address}: row {number} is no item of {title(schema)}"
+            raise ApiError("INVALID_ARGUMENT", f"{fault}; write {CSV_FORMS[form]}")
+        if form != BOXES:
+            yield item
+        elif (first := boxed.setdefault(item["imageGcsUri"], item)) is not item:
+            first["boundingBoxAnnotations"] += item["boundingBoxAnnotations"]
+    yield from boxed.values()
+
+
+def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
+    """The ML use of a row as an item's field, and the cells behind it; the first is the content."""
+    use = row[0].lower() if row[0].lower() in SETS else ""
+    return {LABELS: {ML_USE: use}} if use else {}, [*(row[1:] if use or not row[0] else row), ""]
+
+
+def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
+    """The item of a classification's row, None if the row is not valid."""
+    use, (content, *labels) = _cells(row)
+    annotations = [{"displayName": label} for label in labels if label]
+    by_address, by_value = ITEM_KEYS[kind]
+    key = by_address if content.startswith("gs://") else by_value
+    if not (key and content and (multi_label or len(annotations) < 2)):
+        return None
+    item: Item = {key: content}
+    if multi_label:
+        item["classificationAnnotations"] = annotations
+    elif annotations:
+        item["classificationAnnotation"] = annotations[0]
+    return item | use
+
+
+def _boxed_item(row: Sequence[str]) -> Item | None:
+    """An image with the box of a row, or with none if the row ends behind the address; None for a row not valid."""
+    use, (content, *cells) = _cells(row)
+    if not content.startswith("gs://"):
+        return None
+    item = {"imageGcsUri": content, "boundingBoxAnnotations": []} | use
+    if not any(cells):
+        return item
+    try:
+        label, (x_min, y_min, x_max, y_max) = cells[0], [float(cells[index]) for index in (1, 2, 5, 6)]
+    except (IndexError, ValueError):
+        return None
+    if not (label and 0 <= x_min <= x_max <= 1 and 0 <= y_min <= y_max <= 1):
+        return None
+    box = {"displayName": label, "xMin": x_min, "yMin": y_min, "xMax": x_max, "yMax": y_max}
+    return item | {"boundingBoxAnnotations": [box]}

@@ -1,0 +1,231 @@
+"""Managed datasets: files in buckets, which a training pipeline splits and exports for its job.
+
+Tables are CSV files; import files, JSON lines or CSV, list images and texts. Clients can list these items and their
+annotations, which are read again from the import files. Source: Vertex AI documentation, "Use managed datasets" and
+"Prepare training data", mid 2026; google-cloud-aiplatform 2.7.0, types/ (dataset.py, data_item.py, annotation.py).
+"""
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from google.cloud.aiplatform_v1.types.annotation import Annotation
+from google.cloud.aiplatform_v1.types.data_item import DataItem
+from google.cloud.aiplatform_v1.types.dataset import Dataset
+from google.cloud.aiplatform_v1.types.dataset_service import ExportDataRequest, ImportDataRequest
+
+from vertex_launch.errors import Finding, Findings
+from vertex_launch.facts.labels import name_findings
+from vertex_launch.job.job_resource import Resource, id_of, tidy
+from vertex_launch.job.spec import as_json
+from vertex_launch.local.api.collection import TYPES, Act, Collection, Records, new_folder, read_message
+from vertex_launch.local.api.errors import ApiError, refuse
+from vertex_launch.local.api.http import Call
+from vertex_launch.local.registry import dataset_files
+from vertex_launch.local.registry.dataset_files import LABELS, ML_USE, SETS, DatasetContent
+from vertex_launch.local.registry.splits import Assignment, assignment
+
+COLLECTION = "datasets"
+DATA_ITEMS = f"{COLLECTION}/*/dataItems"
+SCHEMA = re.compile(r"/schema/dataset/metadata/(\w+)_\d[\d.]*\.yaml$")
+KINDS = {"tabular": "TABLE", "image": "IMAGE", "text": "TEXT"}  # KIND_LABEL by the name in the metadata schema
+CHANGEABLE = ("displayName", "description", "labels")
+SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset/annotation"
+# Field of an item -> what its annotations are, in the name of their schema.
+ANNOTATIONS = {
+    "classificationAnnotation": "classification",
+    "classificationAnnotations": "classification",
+    "boundingBoxAnnotations": "bounding_box",
+    "segmentationAnnotation": "segmentation",
+    "sentimentAnnotation": "sentiment",
+    "textSegmentAnnotations": "extraction",
+}
+KIND_LABEL = "aiplatform.googleapis.com/dataset_metadata_schema"
+
+
+class Datasets(Collection):
+    collection, message, long_running, verbs = COLLECTION, Dataset, True, Records.verbs
+
+    def methods(self) -> dict[str, Act]:
+        def add(call: Call, name: str) -> Resource:
+            return self.import_data(name, read_message(call, ImportDataRequest))
+
+        return super().methods() | {f"POST {COLLECTION}/*:import": add, f"POST {COLLECTION}/*:export": self._export}
+
+    def create(self, parent: str, message: Dataset) -> Resource:
+        """Store a new dataset, without reading its files; raises ApiError INVALID_ARGUMENT."""
+        dataset = as_json(message)
+        if "metadata" in dataset:  # clients vary in these keys, as in a pipeline's inputs
+            dataset["metadata"] = tidy(dataset["metadata"])
+        refuse([*name_findings(message.display_name), *_findings(dataset)])
+        id = self._store.new_id()
+        labels = {**dataset.get("labels", {}), KIND_LABEL: KINDS[_kind(dataset)]}
+        return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
+
+    def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
+        """Change the name, the description or the labels, of which the service's own stay; raises ApiError."""
+        if wrong := [field for field in changed if field not in CHANGEABLE]:
+            fault = f"updateMask: {wrong[0]} of a dataset cannot change; name {', '.join(CHANGEABLE)}"
+            raise ApiError("INVALID_ARGUMENT", fault)
+        if "displayName" in changed:
+            refuse(name_findings(changed["displayName"] or ""))
+        own = {KIND_LABEL: self._store.get(name)["labels"][KIND_LABEL]}
+        labels = {"labels": {**(changed["labels"] or {}), **own}} if "labels" in changed else {}
+        return super().update(name, {**changed, **labels})
+
+    def import_data(self, name: str, message: ImportDataRequest) -> Resource:
+        """Add the items of import files to a dataset of images or texts; raises ApiError, also for a missing file."""
+        dataset = self._store.get(name)
+        if _kind(dataset) == "tabular":
+            raise ApiError("INVALID_ARGUMENT", "a table is not imported; name its files when you create the dataset")
+        metadata = dict(_object(dataset.get("metadata")))
+        # Vertex AI copies the items; the local Vertex reads the files again for each export.
+        metadata["importConfigs"] = [*metadata.get("importConfigs", ()), *as_json(message).get("importConfigs", ())]
+        grown = {**dataset, "metadata": metadata}
+        count = len(read(grown, self._buckets).rows)
+        self._store.update(name, metadata=metadata, dataItemCount=str(count))
+        return {"@type": f"{TYPES}cloud.aiplatform.v1.ImportDataResponse"}
+
+    def _export(self, call: Call, name: str) -> Resource:
+        """Write a dataset to a new folder in a bucket: as one file, or one for each set of a training."""
+        dataset, config = self._store.get(name), as_json(read_message(call, ExportDataRequest)).get("exportConfig", {})
+        content = _content(dataset, config, "exportConfig", self._buckets)
+        prefix = config.get("gcsDestination", {}).get("outputUriPrefix", "")
+        address, folder = new_folder(prefix, f"export-data-{dataset['displayName']}", self._buckets)
+        response: dict[str, Any] = {"@type": f"{TYPES}cloud.aiplatform.v1.ExportDataResponse"}
+        if {"exportUse", "fractionSplit", "filterSplit"} & config.keys():
+            sets = assignment(content, config)
+            _write(content, sets, folder)
+            counts = {f"{one}DataItemsCount": str(sets.count(one)) for one in SETS}
+            return {**response, "exportedFiles": [f"{address}/{one}-*" for one in SETS], "dataStats": counts}
+        file = f"data-00001-of-00001.{content.format}"
+        _write_file(folder / file, content, content.rows)
+        return {**response, "exportedFiles": [f"{address}/{file}"]}
+
+
+class DataItems(Collection):
+    """Items of all datasets; tables have none. An item's id is its number in the import files."""
+
+    collection, message = DATA_ITEMS, DataItem
+
+    def methods(self) -> dict[str, Act]:
+        listed = f"GET {self.collection}"
+        return {listed: super().methods()[listed]}
+
+    def list(self, parent: str) -> Sequence[Resource]:
+        """List a dataset's items in their order; raises ApiError, also for an import file that is gone."""
+        dataset, items = self._store.get(parent), self.items(parent)
+        times = {key: dataset[key] for key in ("createTime", "updateTime")}
+        return [{"name": f"{parent}/dataItems/{number}", **times, **_shown(item)} for number, item in items.items()]
+
+    def items(self, dataset: str) -> dict[str, Resource]:
+        """Return a dataset's items, as in the import files, by id; raises ApiError."""
+        content = read(self._store.get(dataset), self._buckets)
+        return {str(number): item for number, item in enumerate(() if content.header else content.rows, start=1)}
+
+
+class Annotations(DataItems):
+    collection, message = f"{DATA_ITEMS}/*/annotations", Annotation
+
+    def list(self, parent: str) -> Sequence[Resource]:
+        """List an item's annotations; raises ApiError NOT_FOUND."""
+        dataset, _, number = parent.partition("/dataItems/")
+        item = self.items(dataset).get(number)
+        if item is None:
+            raise ApiError("NOT_FOUND", f"{parent} does not exist")
+        kind = "text" if any(key.startswith("text") for key in item) else "image"
+        found = [
+            {"payloadSchemaUri": f"{SCHEMAS}/{kind}_{ANNOTATIONS[key]}_1.0.0.yaml", "payload": payload}
+            for key in [key for key in ANNOTATIONS if key in item]
+            for payload in (item[key] if isinstance(item[key], list) else [item[key]])
+        ]
+        return [{"name": f"{parent}/annotations/{index}", **one} for index, one in enumerate(found, start=1)]
+
+
+def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
+    """Split a dataset and write the sets to a bucket; returns the variables that name them for the training.
+
+    `config` is a pipeline's inputDataConfig; unless it names a folder, the sets go to that at `destination`. Raises
+    ApiError if a file is not in its bucket, or the split is impossible or only possible in Vertex AI.
+    """
+    content = _content(dataset, config, "inputDataConfig", buckets)
+    kind = _kind(dataset)
+    title = dataset_files.title(config.get("annotationSchemaUri", "")) or {"tabular": "tables"}.get(kind, kind)
+    prefix = config.get("gcsDestination", {}).get("outputUriPrefix") or destination
+    address, folder = new_folder(prefix, f"dataset-{id_of(dataset['name'])}-{title}", buckets)
+    _write(content, assignment(content, config), folder)
+    variables = {f"AIP_{name.upper()}_DATA_URI": f"{address}/{name}-*" for name in SETS}
+    return {"AIP_DATA_FORMAT": content.format, **variables}
+
+
+def read(dataset: Resource, buckets: Path) -> DatasetContent:
+    """All rows or items of a dataset; raises ApiError if a file cannot be read."""
+    metadata = _object(dataset.get("metadata"))
+    if _kind(dataset) == "tabular":
+        return dataset_files.table(metadata["inputConfig"]["gcsSource"]["uri"], buckets)
+    return dataset_files.items(metadata.get("importConfigs", ()), _kind(dataset), buckets)
+
+
+def _content(dataset: Resource, config: Mapping[str, Any], place: str, buckets: Path) -> DatasetContent:
+    """Return what an export writes; raises ApiError for an empty dataset, and for what only Vertex AI can leave out."""
+    for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
+        if config.get(field):
+            raise ApiError("UNIMPLEMENTED", f"{place}.{field}: the local Vertex does not know it; leave it out")
+    content = read(dataset, buckets)
+    if not content.rows:
+        raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items to it")
+    return content
+
+
+def _kind(dataset: Resource) -> str:
+    match = SCHEMA.search(dataset.get("metadataSchemaUri", ""))
+    return match[1] if match else ""
+
+
+def _findings(dataset: Resource) -> Findings:
+    metadata = _object(dataset.get("metadata"))
+    source = _object(metadata.get("inputConfig"))
+    if _kind(dataset) not in KINDS:
+        schemas = ", ".join(f"{kind}_1.0.0.yaml" for kind in KINDS)
+        yield Finding("metadataSchemaUri", f"the local Vertex has only datasets of {schemas}", "use one of them")
+    elif _kind(dataset) != "tabular" and metadata:
+        yield Finding("metadata", "belongs to tables", "leave it out and import the items")
+    elif _kind(dataset) == "tabular" and "bigquerySource" in source:
+        cure = "export the table to CSV files in a bucket"
+        yield Finding("metadata.inputConfig", "BigQuery is not on this machine", cure)
+    elif _kind(dataset) == "tabular":
+        addresses = _object(source.get("gcsSource")).get("uri")
+        if not (isinstance(addresses, list) and addresses and all(isinstance(uri, str) for uri in addresses)):
+            cure = "write such as gs://BUCKET/FILE.csv"
+            yield Finding("metadata.inputConfig.gcsSource.uri", "is no list of CSV files", cure)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A google.protobuf.Value as an object; any other value has no fields."""
+    return value if isinstance(value, dict) else {}
+
+
+def _write(content: DatasetContent, sets: Assignment, folder: Path) -> None:
+    """Write one shard per set, also for an empty set, so that every address matches a file."""
+    for name in SETS:
+        rows = [row for row, its_set in zip(content.rows, sets, strict=True) if its_set == name]
+        if not content.header:
+            rows = [{**item, LABELS: {**item.get(LABELS, {}), ML_USE: name}} for item in rows]
+        _write_file(folder / f"{name}-00000-of-00001.{content.format}", content, rows)
+
+
+def _write_file(file: Path, content: DatasetContent, rows: Sequence[Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as written:
+        if content.header:
+            csv.writer(written, lineterminator="\n").writerows([content.header, *rows])
+        else:
+            written.writelines(f"{json.dumps(item, ensure_ascii=False)}\n" for item in rows)
+
+
+def _shown(item: Resource) -> Resource:
+    payload = {key: value for key, value in item.items() if key not in (LABELS, *ANNOTATIONS)}
+    return {"payload": payload} | ({"labels": item[LABELS]} if LABELS in item else {})

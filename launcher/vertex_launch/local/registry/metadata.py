@@ -1,0 +1,245 @@
+"""ML Metadata: contexts, which are experiments and runs, artifacts, executions, and the lineage that joins them.
+
+Lineage is a graph of artifacts and executions, joined by events that say what an execution reads and writes. Source:
+google-cloud-aiplatform 2.7.0, types/metadata_service.py, lineage_subgraph.py and event.py, and metadata/constants.py.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from google.cloud.aiplatform_v1.types import metadata_service as service
+from google.cloud.aiplatform_v1.types.artifact import Artifact
+from google.cloud.aiplatform_v1.types.context import Context
+from google.cloud.aiplatform_v1.types.execution import Execution
+from google.cloud.aiplatform_v1.types.metadata_store import MetadataStore
+
+from vertex_launch.errors import Finding
+from vertex_launch.job.job_resource import Resource, collection_of, id_of
+from vertex_launch.job.spec import as_json
+from vertex_launch.local.api import filters
+from vertex_launch.local.api.collection import TYPES, Act, Collection, Records, fields, read_message
+from vertex_launch.local.api.errors import ApiError, invalid, refuse
+from vertex_launch.local.api.filters import IN_CONTEXT, Predicate
+from vertex_launch.local.api.http import Call
+from vertex_launch.local.api.store import Store
+from vertex_launch.local.resource_file import now
+
+STORES = "metadataStores"
+DEFAULT = f"{STORES}/default"  # the metadata store that experiments are in
+CONTEXTS, ARTIFACTS, EXECUTIONS = (f"{STORES}/*/{kind}" for kind in ("contexts", "artifacts", "executions"))
+PARENTS = "parentContexts"
+CHILDREN = "childContexts"  # for filters alone
+EVENTS = "events"  # a field of ours, of executions
+NODES = {"artifacts": Artifact, "executions": Execution}
+MOST_PARENTS = 10
+SAMPLE = 100  # names that a purge without `force` shows
+RUN, EXPERIMENT = "system.ExperimentRun", "system.Experiment"  # schemas of contexts
+
+
+def collections(store: Store) -> list[Collection]:
+    return [Stores(store), Contexts(store), Artifacts(store), Executions(store)]
+
+
+def create_context(store: Store, name: str, schema: str, metadata: Mapping[str, Any], experiment: str = "") -> str:
+    """Keep a context of the service's own, below its experiment if it is a run, unless it exists; returns its name."""
+    parent = name.rpartition("/contexts/")[0]
+    if parent not in store:
+        store.create(parent, {})
+    if name not in store:
+        shown = id_of(name).removeprefix(f"{id_of(experiment)}-")
+        above = {PARENTS: [experiment]} if experiment else {}
+        schemas = {"schemaTitle": schema, "schemaVersion": "0.0.1"}
+        store.create(name, {"displayName": shown, **schemas, **above, "metadata": metadata, "etag": store.new_id()})
+    return name
+
+
+class Stores(Records):
+    collection, message, long_running = STORES, MetadataStore, True
+
+
+class _Nodes(Records):
+    """Contexts, artifacts or executions of a metadata store."""
+
+    hidden = (IN_CONTEXT,)
+
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {f"POST {self.collection}:purge": self._purge}
+
+    def _purge(self, call: Call, name: str) -> Resource:
+        """Deletes what matches a filter or, without `force`, says what it would delete."""
+        kind = name.rpartition("/")[2].title()
+        wanted = read_message(call, getattr(service, f"Purge{kind}Request"))
+        if not wanted.filter:
+            raise invalid([Finding("filter", "is missing", f"say which {kind.lower()} to purge")])
+        matches = filters.predicate(wanted.filter, fields(self.message) | {*self.hidden})
+        names = [node["name"] for node in self.list(name.rpartition("/")[0]) if matches(node)]
+        if wanted.force:
+            for one in names:
+                self.delete(one)
+        sample = {} if wanted.force else {"purgeSample": names[:SAMPLE]}
+        return {"@type": f"{TYPES}cloud.aiplatform.v1.Purge{kind}Response", "purgeCount": str(len(names)), **sample}
+
+
+class Contexts(_Nodes):
+    """Experiments and their runs, which artifacts, executions and other contexts join."""
+
+    collection, message, hidden = CONTEXTS, Context, (CHILDREN,)
+    _linking = threading.Lock()
+
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {
+            f"POST {CONTEXTS}/*:addContextChildren": partial(self._join, service.AddContextChildrenRequest, PARENTS),
+            f"POST {CONTEXTS}/*:addContextArtifactsAndExecutions": partial(
+                self._join, service.AddContextArtifactsAndExecutionsRequest, IN_CONTEXT
+            ),
+            f"POST {CONTEXTS}/*:removeContextChildren": self._remove_children,
+            f"GET {CONTEXTS}/*:queryContextLineageSubgraph": self._lineage,
+        }
+
+    def list(self, parent: str) -> Sequence[Resource]:
+        """List the newest first, each with the names of its children."""
+        contexts, children = super().list(parent), defaultdict[str, list[str]](list)
+        for context in contexts:
+            for above in context.get(PARENTS, ()):
+                children[above].append(context["name"])
+        return [{**context, CHILDREN: children[context["name"]]} for context in contexts]
+
+    def delete(self, name: str) -> None:
+        """Delete a context, of which nothing is a member any more; raises ApiError NOT_FOUND."""
+        with self._linking:
+            super().delete(name)
+            self._leave(name, PARENTS, self._store.list(_store_of(name), "contexts"))
+            self._leave(name, IN_CONTEXT, _members(self._store, name))
+
+    def _join(self, request: Any, field: str, call: Call, context: str) -> Resource:
+        """Adds contexts, artifacts or executions to a context."""
+        with self._linking:
+            for resource in self._named(call, request, context):
+                contexts = [*dict.fromkeys((*resource.get(field, ()), context))]
+                if field == PARENTS and context in self._below(resource["name"]):
+                    raise ApiError("INVALID_ARGUMENT", f"{resource['name']} is above {context}; name another child")
+                if field == PARENTS and len(contexts) > MOST_PARENTS:
+                    fault = f"{resource['name']} has {MOST_PARENTS} parents already; remove it from another context"
+                    raise ApiError("INVALID_ARGUMENT", fault)
+                self._store.update(resource["name"], **{field: contexts})
+        return {}
+
+    def _remove_children(self, call: Call, context: str) -> Resource:
+        with self._linking:
+            self._leave(context, PARENTS, self._named(call, service.RemoveContextChildrenRequest, context))
+        return {}
+
+    def _leave(self, context: str, field: str, members: Sequence[Resource]) -> None:
+        for member in members:
+            if context in (contexts := member.get(field, ())):
+                self._store.update(member["name"], **{field: [one for one in contexts if one != context] or None})
+
+    def _named(self, call: Call, request: Any, context: str) -> Sequence[Resource]:
+        """Return the resources that a request names; raises ApiError if one is not in the context's metadata store."""
+        lists = [names for key, names in as_json(read_message(call, request)).items() if key != "context"]
+        self._store.get(context)
+        named = [self._store.get(name) for names in lists for name in names]
+        store = _store_of(context)
+        for resource in named:
+            if not resource["name"].startswith(f"{store}/"):
+                raise ApiError("INVALID_ARGUMENT", f"{resource['name']} is not in {store}; name one that is")
+        return named
+
+    def _below(self, context: str) -> set[str]:
+        """Return a context and all contexts below it, by name."""
+        contexts, below = self._store.list(_store_of(context), "contexts"), set[str]()
+        found = {context}
+        while found - below:
+            below |= found
+            found = {child["name"] for child in contexts if below & {*child.get(PARENTS, ())}}
+        return below
+
+    def _lineage(self, call: Call, context: str) -> Resource:
+        self._store.get(context)
+        return _subgraph(self._store, {member["name"] for member in _members(self._store, context)})
+
+
+class Artifacts(_Nodes):
+    """Inputs and outputs of executions."""
+
+    collection, message = ARTIFACTS, Artifact
+
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {f"GET {ARTIFACTS}/*:queryArtifactLineageSubgraph": self._lineage}
+
+    def _lineage(self, call: Call, artifact: str) -> Resource:
+        self._store.get(artifact)
+        hops = call.query.get("maxHops", "")
+        if not hops.isdecimal() and hops:
+            raise invalid([Finding("maxHops", f'"{hops}" is no count', "write a number from 0 on")])
+        matches = filters.predicate(call.query.get("filter", ""), fields(Artifact))
+        return _around(self._store, artifact, matches, int(hops) if hops else None)
+
+
+class Executions(_Nodes):
+    """Steps of a workflow, which read and write artifacts."""
+
+    collection, message = EXECUTIONS, Execution
+    _adding = threading.Lock()
+
+    def methods(self) -> dict[str, Act]:
+        return super().methods() | {
+            f"POST {EXECUTIONS}/*:addExecutionEvents": self._add_events,
+            f"GET {EXECUTIONS}/*:queryExecutionInputsAndOutputs": self._inputs_and_outputs,
+        }
+
+    def _add_events(self, call: Call, name: str) -> Resource:
+        """Joins artifacts to an execution; an artifact that is joined already is skipped."""
+        events = as_json(read_message(call, service.AddExecutionEventsRequest)).get("events", [])
+        cures = {"artifact": "name one", "type": "write INPUT or OUTPUT"}
+        places = [(f"events[{i}].{key}", key) for i, event in enumerate(events) for key in cures if key not in event]
+        refuse(Finding(place, "is missing", cures[key]) for place, key in places)
+        for event in events:
+            if _store_of(self._store.get(event["artifact"])["name"]) != _store_of(name):
+                raise ApiError("INVALID_ARGUMENT", f"{event['artifact']} is not in {_store_of(name)}; name one that is")
+        with self._adding:
+            kept = {event["artifact"]: event for event in self._store.get(name).get(EVENTS, ())}
+            added = {event["artifact"]: {**event, "execution": name, "eventTime": now()} for event in events}
+            self._store.update(name, **{EVENTS: [*(added | kept).values()]})
+        return {}
+
+    def _inputs_and_outputs(self, call: Call, name: str) -> Resource:
+        artifacts = {event["artifact"] for event in self._store.get(name).get(EVENTS, ())}
+        return _subgraph(self._store, {name, *artifacts})
+
+
+def _store_of(name: str) -> str:
+    """The name of the metadata store in which this resource is."""
+    return name.rsplit("/", 2)[0]
+
+
+def _members(store: Store, context: str) -> Sequence[Resource]:
+    nodes = [node for kind in ("artifacts", "executions") for node in store.list(_store_of(context), kind)]
+    return [node for node in nodes if context in node.get(IN_CONTEXT, ())]
+
+
+def _subgraph(store: Store, names: Iterable[str]) -> Resource:
+    """Return these artifacts and executions, as far as they exist, and the events between them: a LineageSubgraph."""
+    nodes = {name: store.get(name) for name in sorted(names) if name in store}
+    graph: dict[str, Any] = {kind: [] for kind in NODES}
+    for name, node in nodes.items():
+        kind = collection_of(name)
+        graph[kind].append({key: value for key, value in node.items() if key in fields(NODES[kind])})
+    events = [event for node in nodes.values() for event in node.get(EVENTS, ())]
+    return graph | {"events": [event for event in events if event["artifact"] in nodes]}
+
+
+def _around(store: Store, artifact: str, matches: Predicate, hops: int | None) -> Resource:
+    """Return what is at most so many events away from an artifact, over artifacts that match; None for all."""
+    parent = _store_of(artifact)
+    excluded = {one["name"] for one in store.list(parent, "artifacts") if not matches(one)} - {artifact}
+    events = [event for execution in store.list(parent, "executions") for event in execution.get(EVENTS, ())]
+    joined = [{event["artifact"], event["execution"]} for event in events if event["artifact"] not in excluded]
+    found, reached = {artifact}, set[str]()
+    while found != reached and hops != 0:
+        reached, found = found, found.union(*(pair for pair in joined if pair & found))
+        hops = hops and hops - 1
+    return _subgraph(store, found)

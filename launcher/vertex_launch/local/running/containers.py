@@ -1,0 +1,141 @@
+"""Replicas as containers of their own images, where Docker or Podman is there.
+
+They share this machine's network, so that the addresses of CLUSTER_SPEC are those of processes; buckets are at /gcs.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from vertex_launch.errors import FaultError, Finding
+from vertex_launch.facts.catalog import PLATFORM
+from vertex_launch.job.contract import Replica
+from vertex_launch.job.spec import Job
+from vertex_launch.local.google import METADATA
+from vertex_launch.local.running.context import Context
+from vertex_launch.local.running.hosts import Hosts
+from vertex_launch.local.running.namespaces import GCS
+
+CLIENTS = ("docker", "podman")
+ANSWER_SECONDS = 10.0  # for a question on which little depends
+ENTRY_POINT = "the image's own entry point"  # in place of a command
+# Prefixes of variables that the client itself reads: the replica's values go into its command line.
+CLIENTS_OWN = ("PATH", "HOME", "LD_", "DOCKER_", "XDG_", "CONTAINER")
+METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
+AUTHORITIES = "SSL_CERT_FILE"
+GPUS = "CUDA_VISIBLE_DEVICES"
+# With this machine: its network; its memory for exchange between processes; its folders, whatever SELinux calls them.
+SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
+
+
+def installed() -> str:
+    """Return the installed client, docker or podman, "" without one."""
+    return next(filter(None, map(shutil.which, CLIENTS)), "")
+
+
+def client() -> str:
+    """Return the installed client; raises FaultError without one."""
+    engine = installed()
+    if not engine:
+        raise FaultError("--containers: there is no docker and no podman here; leave it out to run processes")
+    return engine
+
+
+def label(image: str, name: str) -> str:
+    """Return a label of an image on this machine; "" without the image, the label, or a client that answers soon."""
+    client = installed()
+    words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        inspected = _client(client, *words, seconds=ANSWER_SECONDS) if client else None
+        return inspected.stdout.strip() if inspected and not inspected.returncode else ""
+    return ""
+
+
+def require_images(job: Job, client: str) -> None:
+    """Pull missing images; raises FaultError where that fails, or a pool has a pythonPackageSpec."""
+    for pool in job.pools:
+        if pool.task == "pythonPackageSpec":
+            raise FaultError(Finding(pool.at(), "has a pythonPackageSpec", "leave out --containers"), file=job.origin)
+    images = {pool.spec.container_spec.image_uri for pool in job.pools if not pool.reduces}
+    for image in sorted(images):
+        if _client(client, "image", "inspect", image).returncode:
+            pulled = _client(client, "pull", "--quiet", f"--platform={PLATFORM}", image)
+            if pulled.returncode:
+                error = " ".join(pulled.stderr.split()).removeprefix("Error response from daemon: ")
+                if "daemon running" in error:
+                    raise FaultError(f"--containers: {error} start it, or leave --containers out")
+                cure = "build it first, or mend the name"
+                raise FaultError(f"{job.origin}: image {image} is not here and cannot be fetched ({error}); {cure}")
+
+
+def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
+    """Stand-ins for the commands that only the images know."""
+    return {pool.spec.container_spec.image_uri: (ENTRY_POINT,) for pool in job.pools}
+
+
+def contained(
+    job: Job, job_id: str, replica: Replica, machines: Hosts, mounts: Mapping[int, Mapping[str, Path]], context: Context
+) -> Replica:
+    """Return a replica whose command is the client's, which runs the image with its variables besides the image's own.
+
+    `mounts` are the folders of each pool's NFS mounts, by place.
+    """
+    (image,) = (pool.spec.container_spec.image_uri for pool in job.pools if pool.index == replica.pool)
+    first, *words = replica.command
+    start = [] if first == ENTRY_POINT else [f"--entrypoint={first}"]
+    client, buckets = context.options.containers, context.state_dir.buckets
+    env, own = replica.env, machines[replica.pool, replica.index]
+    folders = {str(buckets.absolute()): GCS}
+    folders |= {str(folder): place for place, folder in mounts.get(replica.pool, {}).items()}
+    if metrics := env.get(METRIC_FILE):
+        folders[str(Path(metrics).parent)] = str(Path(metrics).parent)
+    if authorities := context.wire.get(AUTHORITIES):
+        folders[authorities] = authorities
+    command = (
+        *(client, "run", "--rm", f"--name=vertex-{job_id}-{replica.name}", f"--platform={PLATFORM}", *SHARED),
+        f"--hostname={own.name}",
+        *(f"--add-host={host.name}:{host.ip}" for host in machines.values()),
+        *(f"--add-host={name}:{context.metadata}" for name in METADATA if context.metadata),
+        *(f"--volume={source}:{target}" for source, target in folders.items()),
+        *_user(client),
+        *_variables(env),
+        *_gpus(client, env.get(GPUS, "")),
+        *(*start, image, *words),
+    )
+    through = {name: value for name, value in env.items() if not name.startswith(CLIENTS_OWN)}
+    return replace(replica, command=command, env={**context.environ, **through})
+
+
+def _variables(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield --env options; most values come from the client's environment, which no list of processes shows."""
+    for name, value in env.items():
+        if name != GPUS or not value:  # a container numbers its own GPUs from 0
+            yield f"--env={name}={value}" if name.startswith(CLIENTS_OWN) else f"--env={name}"
+
+
+def _gpus(client: str, indices: str) -> list[str]:
+    if not indices:
+        return []
+    if Path(client).name == "podman":
+        return [f"--device=nvidia.com/gpu={index}" for index in indices.split(",")]
+    return [f'--gpus="device={indices}"']
+
+
+def _user(client: str) -> tuple[str, ...]:
+    """Return options that run Docker's container as this user: otherwise root would own its files.
+
+    The root of a Docker without root's rights is the person who calls it, and so is Podman's, also where it is called
+    docker; Podman does not know this format.
+    """
+    info = _client(client, "info", "--format={{.SecurityOptions}}")
+    if os.getuid() == 0 or info.returncode or "rootless" in info.stdout:
+        return ()
+    return f"--user={os.getuid()}:{os.getgid()}", "--env=HOME=/tmp"
+
+
+def _client(client: str, *words: str, seconds: float | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run((client, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=seconds)

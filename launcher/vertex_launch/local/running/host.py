@@ -1,0 +1,99 @@
+"""GPUs and the image's environment, which this machine provides in place of the cloud."""
+
+import functools
+import os
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vertex_launch.job.state_dir import StateDir, private
+
+# The shell's variables that every replica gets: search paths, language, network, and this machine's GPUs and compiler.
+INHERITED = frozenset(
+    (
+        *("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GLOO_SOCKET_IFNAME", "CC", "CXX"),
+        *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # storage clients reach the local buckets
+    )
+)
+# Without a GPU Accelerate, and so the Trainer of transformers, joins other processes only if it is told to use the CPU.
+CPU = {"ACCELERATE_USE_CPU": "true"}
+LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder: leads to what the user installed for the launcher
+
+
+def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
+    """Stand in for the image's environment: little of the shell, this Python first, and the job's home folder.
+
+    Replicas do not get the user's home folder, where Google's clients, git and others would find credentials.
+    """
+    home = private(state_dir.of_replicas(job_id))
+    return {
+        **{name: value for name, value in environ.items() if name in INHERITED or name.startswith("LC_")},
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}",
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(private(state_dir.caches)),
+        "GCS_MOUNT": str(state_dir.buckets),
+        "PYTHONUNBUFFERED": "1",
+        **_user_packages(home / ".local"),
+    }
+
+
+def remove_home(state_dir: StateDir, job_id: str) -> None:
+    """Remove the home folder of an ended job, as its containers would be removed."""
+    shutil.rmtree(state_dir.of_replicas(job_id), ignore_errors=True)
+
+
+def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
+    """Return the variables of [env] and --pass-env: with their own value, or with the shell's if it has one."""
+    shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
+    return {name: value for name, value in named.items() if isinstance(value, str)} | shell
+
+
+def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list[str]:
+    """Return a sentence for each variable to pass that the shell lacks."""
+    missing = [name for name, value in named.items() if value is True and name not in environ]
+    return [f"{name} is to be passed to replicas, and this shell does not have it; export it first" for name in missing]
+
+
+def _user_packages(base: Path) -> dict[str, str]:
+    """Return variables that send `pip install --user` below `base`; the user's own such packages stay importable."""
+    if not site.ENABLE_USER_SITE:  # as in a virtual environment
+        return {}
+    path = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(base)})
+    line = f"import site; site.addsitedir({site.getusersitepackages()!a})\n"
+    (private(Path(path)) / LAUNCHER_PACKAGES).write_text(line, encoding="ascii")
+    return {"PYTHONUSERBASE": str(base)}
+
+
+def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
+    """Return variables for each of `count` replicas: equal shares of the cores, and of the GPUs if all get one."""
+    threads = str(max((os.cpu_count() or 1) // count, 1))
+    each = len(gpus) // count
+    return [
+        {"OMP_NUM_THREADS": threads, "CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}
+        | ({} if each else CPU)
+        for i in range(count)
+    ]
+
+
+def visible_gpus(environ: Mapping[str, str]) -> list[str]:
+    """Return the indices of the NVIDIA GPUs that this shell may use."""
+    if "CUDA_VISIBLE_DEVICES" in environ:
+        return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
+    return _installed_gpus()
+
+
+@functools.cache
+def _installed_gpus() -> list[str]:
+    """Return the indices of all GPUs; cached, as nvidia-smi takes up to a second."""
+    try:
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [str(i) for i, line in enumerate(listing.stdout.splitlines()) if line.startswith("GPU ")]

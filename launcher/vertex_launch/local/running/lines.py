@@ -1,0 +1,101 @@
+"""The output of a replica: split into lines, read as Cloud Logging reads it, and its last lines kept."""
+
+import math
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from vertex_launch.untrusted import jsons
+
+LAST_LINES = 20
+LONGEST_LINE = 2**22  # bytes; a longer line is cut, or it would fill the memory
+ERROR_CHARACTERS = 2**14  # of errors that are kept: a traceback is longer than the last lines
+
+TRACEBACK = "Traceback (most recent call last)"
+IGNORED = "Exception ignored"  # before the traceback of a destructor, as at the end of many programs that succeed
+EXCEPTION = re.compile(r"[a-zA-Z_][\w.]*(:|$)")  # a traceback's last line; those before are indented
+
+# Source: Cloud Logging API v2, LogSeverity.
+ERRORS = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
+
+
+class Splitter:
+    """Splits the bytes of one stream into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[str]:
+        """The lines that `data` completes; empty data means the end of the stream and yields the rest."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        while len(self._rest) >= LONGEST_LINE or (self._rest and not data):
+            whole.append(self._rest[:LONGEST_LINE])
+            self._rest = self._rest[LONGEST_LINE:]
+        for line in whole:
+            yield line.decode("utf-8", "replace").rstrip("\r")
+
+
+class Tail:
+    """Keeps the last lines of a replica, and the messages of its last errors; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._errors: deque[str] = deque()
+        self._characters = 0
+        self._before: str | None = None  # what is in front of each line of a traceback that is being printed
+        self.raised = ""  # the exception of the last traceback
+
+    def add(self, line: str, severity: str) -> None:
+        """Add a line; `severity` is that of plain lines of its stream."""
+        with self._lock:
+            for part in message(line).splitlines():
+                self._look_for_exception(part)
+            self._lines.append(line)
+            if str(payload(line).get("severity", severity)).upper() in ERRORS:
+                # A progress bar draws over itself: keep its last state.
+                error = message(line).rpartition("\r")[2][:ERROR_CHARACTERS]
+                self._errors.append(error)
+                self._characters += len(error) + 1
+                while self._characters > ERROR_CHARACTERS + 1:
+                    self._characters -= len(self._errors.popleft()) + 1
+
+    def _look_for_exception(self, line: str) -> None:
+        before, traceback, _ = line.rpartition("\r")[2].partition(TRACEBACK)
+        if traceback:
+            self._before = before if not (self._lines and IGNORED in self._lines[-1]) else None
+        elif self._before is not None and line.startswith(self._before) and EXCEPTION.match(line, len(self._before)):
+            self.raised, self._before = line[len(self._before) :], None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(self._lines)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(self._errors)
+
+
+def payload(line: str) -> dict[str, Any]:
+    """A printed line as Cloud Logging reads it: the fields of a JSON object, or the line as a message."""
+    try:
+        # An answer in JSON can hold neither NaN nor 1e999.
+        parsed = jsons.loads(line, parse_constant=str, parse_float=_finite) if line.startswith("{") else None
+    except ValueError:
+        parsed = None
+    return parsed if isinstance(parsed, dict) else {"message": line}
+
+
+def message(line: str) -> str:
+    """The text of a printed line: a JSON object's message, or the line itself."""
+    text = payload(line).get("message")
+    return text if isinstance(text, str) else line
+
+
+def _finite(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text

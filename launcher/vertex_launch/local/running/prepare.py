@@ -1,0 +1,117 @@
+"""Turns a job into replicas that can start on this machine; the command line and the service both use it.
+
+A variable of a replica comes from the service, else from the job, else from [env] and --pass-env, else from this
+machine.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+
+from vertex_launch.job.contract import Replica, replicas, require_commands
+from vertex_launch.job.spec import Job
+from vertex_launch.job.state_dir import output_folder
+from vertex_launch.local import google
+from vertex_launch.local.running import containers, host, hosts, nfs, packages, restart_policy
+from vertex_launch.local.running.context import Context
+from vertex_launch.local.running.faults import Fault, armed
+from vertex_launch.local.running.namespaces import Isolation, isolation
+from vertex_launch.local.running.restart_policy import Policy
+from vertex_launch.settings import for_local
+
+# Ports at which the SDK's profiler of a job with a TensorBoard listens; replicas of one machine cannot share them.
+PROFILER_PORTS = ("AIP_HTTP_HANDLER_PORT", "AIP_TF_PROFILER_PORT")
+# Machines on which gcsfuse renames folders. Source: GoogleCloudPlatform/gcsfuse, cfg/params.yaml, August 2026
+LARGE = re.compile(r"a2-megagpu-16g|a2-ultragpu-8g|a3-\w+-8g|a4.*|ct[56].*|tpu7x.*")
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Additions of a tuning trial or a training pipeline to its job."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    trial: str = ""  # its id
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """All that the engine needs of a job."""
+
+    replicas: tuple[Replica, ...]
+    logs: Path  # the folder of one file a replica
+    policy: Policy = field(default_factory=Policy)
+    isolation: Isolation = field(default_factory=isolation)
+    faults: Sequence[Fault] = ()
+    addresses: Mapping[str, str] = field(default_factory=dict)  # name of each replica that trains -> its IP address
+
+
+def size(job: Job) -> int:
+    """Replicas that start here; reducers exist in Google's image alone."""
+    return sum(pool.replica_count for pool in job.pools if not pool.reduces)
+
+
+def prepare(
+    job: Job, job_id: str, context: Context, extras: Extras | None = None, stopping: Event = packages.NEVER
+) -> PreparedJob:
+    """Give a job's replicas hosts, their share of the machine, environments, folders and installed packages.
+
+    Reducers get a host, and nothing else. `stopping` is set when nobody wants the job any more. Raises FaultError
+    where only the image knows what a pool runs, a fault is ordered for no replica, or an image, the output folder's
+    bucket, an NFS mount or a package cannot be had.
+    """
+    state_dir = context.state_dir
+    logs, policy = state_dir.logs(job_id), restart_policy.policy(job, context.options)
+    client = context.options.containers
+    isolated = Isolation("container") if client else isolation(state_dir.buckets)
+    machines = hosts.of_job(job, job_id, named=bool(client or isolated.hosts))
+    started = _placed(job, job_id, context, extras or Extras(), machines)
+    folders = nfs.folders(job, state_dir)
+    if client:
+        contained = [containers.contained(job, job_id, one, machines, folders, context) for one in started]
+        return PreparedJob(tuple(contained), logs, policy, isolated)
+    nfs.require_mounts(job, isolated)
+    if isolated.hosts:
+        # Clients that go past the proxy find nobody at Google's names, but the metadata server, which has no proxy.
+        away = dict.fromkeys(google.names(for_local(context.settings).region), hosts.LOOPBACK) if context.wire else {}
+        away |= dict.fromkeys(google.METADATA, context.metadata) if context.metadata else {}
+        isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), away))
+    ready = packages.prepared(job, started, logs, state_dir.buckets, context.environ, stopping)
+    large = frozenset(pool.index for pool in job.pools if LARGE.fullmatch(pool.machine_type))
+    isolated, ordered = replace(isolated, folders=folders, large=large), context.options.faults
+    addresses = {one.name: machines[one.pool, one.index].ip for one in ready if one.trains}
+    return PreparedJob(armed(job, ready, ordered), logs, policy, isolated, ordered, addresses)
+
+
+def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: hosts.Hosts) -> list[Replica]:
+    """Return the replicas that start here, with their whole environment."""
+    state_dir, environ, settings = context.state_dir, context.environ, context.settings
+    if client := context.options.containers:
+        containers.require_images(job, client)
+    commands = containers.entry_points(job) if client else settings.commands
+    require_commands(job, commands)
+    state_dir.folder.mkdir(parents=True, exist_ok=True)
+    if output := output_folder(job, state_dir):  # in the cloud, the bucket exists before the job
+        (state_dir.buckets / output.relative_to(state_dir.buckets).parts[0]).mkdir(parents=True, exist_ok=True)
+
+    def additions(replica: str) -> dict[str, str]:
+        metrics = {containers.METRIC_FILE: str(state_dir.metrics(job_id, replica))} if extras.trial else {}
+        ports = hosts.free_ports(len(PROFILER_PORTS)) if job.spec.tensorboard else ()
+        return {**extras.env, **metrics, **dict(zip(PROFILER_PORTS, map(str, ports), strict=False))}
+
+    as_ps = context.options.reducers_as_ps
+    local = for_local(settings)
+    everyone = replicas(
+        *(job, job_id, lambda *place: machines[place].address, extras.trial, as_ps, commands, additions),
+        project=local.project,
+        region=local.region,
+    )
+    started = [replica for replica in everyone if not replica.reduces]
+    named, shares = host.passed(environ, settings.env), host.shares(host.visible_gpus(environ), len(started))
+    wire = {**context.wire, **hosts.off_the_proxy({**environ, **context.wire}, machines.values())}
+    base = {} if client else host.image_environment(environ, state_dir, job_id)
+    return [
+        replace(one, env={**base, **share, **wire, **named, **one.env, **machines[one.pool, one.index].env})
+        for one, share in zip(started, shares, strict=True)
+    ]

@@ -1,0 +1,116 @@
+"""The state of one replica through all its starts."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
+
+from vertex_launch.job.contract import Replica
+from vertex_launch.local.running import faults
+from vertex_launch.local.running.faults import Action, Fault
+from vertex_launch.local.running.process import Process
+
+SLICE = 0.1  # seconds for which a slow replica runs at a time
+
+
+@dataclass(frozen=True)
+class Status:
+    """A replica's state, as others see it."""
+
+    name: str
+    state: str  # waiting, running, frozen or ended
+    restarts: int
+    code: int | None = None  # of its last exit
+
+
+@dataclass(eq=False)
+class ReplicaState:
+    """A replica's state, for the thread that runs the job alone; times are time.monotonic's."""
+
+    replica: Replica
+    due: float = 0  # when to start; infinity is never
+    postponed: float = 0  # seconds by which its next start is delayed
+    process: Process | None = None
+    restarts: int = 0  # in this attempt of the job
+    total_restarts: int = 0
+    code: int | None = None
+    began: float = math.inf  # when it first started
+    preempted: bool = False
+    slow: float = 1  # times that everything takes
+    planned: dict[Signals, float] = field(default_factory=dict)  # when its process gets which signal
+
+    @property
+    def start_at(self) -> float:
+        return self.due + self.postponed
+
+    @property
+    def ended(self) -> bool:
+        return not self.process and self.due == math.inf
+
+    @property
+    def next_time(self) -> float:
+        """The time of the next act."""
+        return min((self.start_at, *self.planned.values()))
+
+    @property
+    def status(self) -> Status:
+        state = "frozen" if SIGCONT in self.planned and self.slow == 1 else "running"
+        if not self.process:
+            state = "ended" if self.ended else "waiting"
+        return Status(self.replica.name, state, self.total_restarts, self.code)
+
+    def start_again(self) -> None:
+        self.due = time.monotonic()
+        self.total_restarts += 1
+
+    def vacate(self) -> None:
+        """Forget the process that ran here, and all that was planned for it."""
+        self.process, self.due, self.preempted, self.slow = None, math.inf, False, 1
+        self.planned.clear()
+
+    def act(self, now: float) -> None:
+        """Send the process what is due."""
+        for number in [number for number, at in self.planned.items() if at <= now]:
+            del self.planned[number]
+            self.send_signal(number)
+            if self.slow > 1:
+                runs = number == SIGCONT
+                self.planned[SIGSTOP if runs else SIGCONT] = now + (SLICE if runs else SLICE * (self.slow - 1))
+
+    def send_signal(self, number: Signals) -> None:
+        if self.process:
+            self.process.send_signal(number)
+
+    def is_due(self, fault: Fault, step: int, now: float) -> bool:
+        """Whether a fault can happen now, at a step that the job has reached."""
+        if step < fault.step or (fault.after and now < self.began + fault.after):
+            return False
+        if not self.process and fault.action != "late":
+            return False
+        # Last, as it looks into folders.
+        return fault.action not in faults.DAMAGES or bool(faults.newest_checkpoint(self.replica))
+
+    def disturb(self, action: Action, number: float) -> None:
+        """Do what happens to machines and programs; `number` is a time in seconds, or of slow a factor."""
+        now = time.monotonic()
+        match action:
+            case "late":  # the next start
+                self.postponed += number
+            case "flip" | "truncate" if file := faults.newest_checkpoint(self.replica):
+                faults.damage(file, action)
+            case _ if not self.process:
+                pass
+            case "kill":
+                self.send_signal(SIGKILL)
+            case "term":
+                self.send_signal(SIGTERM)
+            case "freeze":  # with all that it started
+                self.planned[SIGCONT] = now + number
+                self.send_signal(SIGSTOP)
+            case "slow":
+                self.slow, self.planned[SIGSTOP] = number, now
+            case "exit0" | "raise":
+                faults.signal_training_process(self.process.number, faults.IN_PYTHON[action])
+            case "preempt" if not self.preempted:
+                self.preempted, self.planned[SIGKILL] = True, now + number
+                self.send_signal(SIGTERM)

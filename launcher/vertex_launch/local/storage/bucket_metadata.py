@@ -1,0 +1,131 @@
+"""Metadata and IAM policies of buckets: one JSON file for each, beside the buckets, whose folders have no place for it.
+
+Nothing here is enforced: every caller may do everything, objects have one version, and no lifecycle deletes them.
+Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
+"""
+
+import base64
+import re
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vertex_launch.job.contract import project_number
+from vertex_launch.local import resource_file
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.storage.buckets import Buckets
+from vertex_launch.local.storage.objects import bad_request
+
+Metadata = Mapping[str, Any]
+
+POLICY = "iamPolicy"  # in the file; clients see it by itself
+MULTI_REGIONS = ("US", "EU", "ASIA")
+# Fields that a client cannot change; a bucket's location stays where it was made.
+FIXED = (
+    *("kind", "id", "name", "selfLink", "location", "locationType", "timeCreated", "updated"),
+    *("projectNumber", "metageneration", "etag", POLICY),
+)
+
+
+class BucketMetadata:
+    """The metadata of all buckets; thread-safe. Raises ApiError for a bucket that does not exist."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
+        self._changing = threading.Lock()
+
+    def get(self, bucket: str) -> Metadata:
+        """Return a bucket's own fields; a bucket that is only a folder has the defaults."""
+        kept = self._read(bucket)
+        dual = "customPlacementConfig" in kept or re.fullmatch("[A-Z]+[0-9]", kept["location"])
+        kind = "dual-region" if dual else "multi-region" if kept["location"] in MULTI_REGIONS else "region"
+        shown = {key: value for key, value in kept.items() if key != POLICY}
+        return {"storageClass": "STANDARD", **shown, "locationType": kind, "etag": _etag(kept["metageneration"])}
+
+    def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
+        """Merge these fields with a bucket's, null removing one; raises ApiError if it has another metageneration."""
+        self._update(bucket, lambda kept: merged(kept, _changeable(body)), _etag(metageneration))
+
+    def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
+        """Put these fields in the place of a bucket's; raises ApiError if it has another metageneration."""
+        new = merged({}, _changeable(body))
+        self._update(bucket, lambda kept: new | {key: kept[key] for key in FIXED if key in kept}, _etag(metageneration))
+
+    def policy(self, bucket: str) -> Metadata:
+        """Return a bucket's IAM policy, at first one without bindings."""
+        kept = self._read(bucket)
+        name = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}"}
+        return {**name, "version": 1, "bindings": [], **kept.get(POLICY, {}), "etag": _etag(kept["metageneration"])}
+
+    def set_policy(self, bucket: str, policy: Metadata) -> None:
+        """Keep an IAM policy; raises ApiError if it cannot be read, or was made from one that has changed since."""
+        bindings, version = policy.get("bindings", []), policy.get("version", 1)
+        if not (isinstance(bindings, list) and all(map(_is_binding, bindings))):
+            cure = 'write each as {"role": "roles/storage.objectViewer", "members": ["user:a@example.com"]}'
+            raise bad_request(f"bindings cannot be read; {cure}.")
+        kept_policy = {"version": version, "bindings": bindings}
+        self._update(bucket, lambda kept: {**kept, POLICY: kept_policy}, str(policy.get("etag") or ""))
+
+    def write(self, bucket: str, metadata: Metadata) -> None:
+        resource_file.write(self._file(bucket), {**metadata, "name": bucket})
+
+    def remove(self, bucket: str) -> None:
+        self._file(bucket).unlink(missing_ok=True)
+
+    def _update(self, bucket: str, change: Callable[[Metadata], Metadata], etag: str) -> None:
+        with self._changing:
+            kept = self._read(bucket)
+            if etag not in ("", _etag(kept["metageneration"])):
+                raise ApiError("CONDITION_NOT_MET", f"The bucket {bucket} has changed meanwhile; read it again.")
+            number = str(int(kept["metageneration"]) + 1)
+            self.write(bucket, {**change(kept), "updated": resource_file.now(), "metageneration": number})
+
+    def _read(self, bucket: str) -> Metadata:
+        folder = self._buckets.folder(bucket)
+        if kept := resource_file.read(self._file(bucket), bucket):
+            return kept
+        made = resource_file.moment(folder.stat().st_mtime)
+        return {"name": bucket, "location": "US", "timeCreated": made, "updated": made, "metageneration": "1"}
+
+    def _file(self, bucket: str) -> Path:
+        return self._buckets.root / ".buckets" / f"{bucket}.json"  # the dot keeps the folder from being a bucket
+
+
+def new(body: Metadata, project: str) -> Metadata:
+    """Return the metadata of a project's new bucket, of what a client sends; raises ApiError if it cannot be read."""
+    storage = {"location": _word(body, "location", "US"), "storageClass": _word(body, "storageClass", "STANDARD")}
+    owner = {"projectNumber": project_number(project)} if project else {}  # the SDK takes no bucket of another project
+    times = dict.fromkeys(("timeCreated", "updated"), resource_file.now())
+    return {**merged({}, _changeable(body)), **storage, **owner, **times, "metageneration": "1"}
+
+
+def merged(value: Any, patch: Any) -> Any:
+    """Apply a patch to a JSON value: objects are merged, a null removes its key. Source: RFC 7396."""
+    if not isinstance(patch, Mapping):
+        return patch
+    old = value if isinstance(value, Mapping) else {}
+    kept = {key: inner for key, inner in old.items() if key not in patch}
+    return kept | {key: merged(old.get(key), inner) for key, inner in patch.items() if inner is not None}
+
+
+def _changeable(body: Metadata) -> Metadata:
+    return {key: value for key, value in body.items() if key not in FIXED}
+
+
+def _word(body: Metadata, key: str, default: str) -> str:
+    """Return a field that is one word, in capitals, as the service answers with it; raises ApiError for no word."""
+    value = body.get(key) or default
+    if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
+        raise bad_request(f"{key} is no word; write one such as {default}.")
+    return value.upper()
+
+
+def _is_binding(binding: Any) -> bool:
+    members = binding.get("members") if isinstance(binding, dict) else None
+    return isinstance(members, list) and isinstance(binding.get("role"), str)
+
+
+def _etag(metageneration: str) -> str:
+    """The etag of a metageneration, "" for none; gcloud wants base64."""
+    return base64.b64encode(metageneration.encode()).decode()

@@ -1,0 +1,94 @@
+"""The service's jobs for people: as the web page reads them, and on the terminal a line for each change."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from heapq import nlargest
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from vertex_launch.job import job_resource
+from vertex_launch.job.job_resource import KINDS, Resource, backing, custom_jobs, fault, id_of, machines, state, style
+from vertex_launch.local.api.store import Store
+from vertex_launch.local.jobs.background import repeating
+from vertex_launch.local.jobs.custom_jobs import Jobs
+from vertex_launch.untrusted.printable import printable
+
+POLL_SECONDS = 0.25
+FOLLOWED = 1000  # jobs on the terminal, the newest
+
+
+def everything(store: Store) -> list[Resource]:
+    return [resource for collection in KINDS for resource in store.all(collection)]
+
+
+def newest(resources: Sequence[Resource], count: int) -> list[Resource]:
+    """Return the `count` newest jobs, newest first."""
+    return nlargest(count, resources, key=lambda resource: str(resource.get("createTime", "")))
+
+
+def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
+    """Return the `count` newest jobs as the page reads them, then as many of those that a search or a pipeline made."""
+    stored = everything(store)
+    makers = {id_of(job): id_of(task["name"]) for task in stored for job in custom_jobs(task) if job != task["name"]}
+    own = [job for job in stored if id_of(job["name"]) not in makers]
+    made = [job for job in stored if id_of(job["name"]) in makers]
+    return [_summary(one, jobs, makers, made) for one in (*newest(own, count), *newest(made, count))]
+
+
+def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Sequence[Resource]) -> dict[str, Any]:
+    """A job for the page: "" or empty where the job lacks a field, and times as in the API."""
+    _, project, _, location, collection, id = resource["name"].split("/")
+    spec = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
+    return {
+        "id": id,
+        "collection": collection,
+        "kind": KINDS[collection],
+        "name": resource.get("displayName", ""),
+        "project": project,
+        "location": location,
+        "state": state(resource),
+        "created": resource.get("createTime", ""),
+        "started": resource.get("startTime", ""),
+        "ended": resource.get("endTime", ""),
+        "error": fault(resource),
+        "machines": [machines(pool) for pool in spec.get("workerPoolSpecs", ())],
+        "replicas": jobs.statuses(resource["name"]),  # while it runs
+        "trials": job_resource.trials(resource, made),
+        "metrics": [metric["metricId"] for metric in resource.get("studySpec", {}).get("metrics", ())],
+        "same_result": job_resource.same_result(resource),  # a sentence if all trials measured the same
+        "trial_count": int(resource.get("maxTrialCount", 0)),  # the most that there will be
+        "backing": id_of(backing(resource)),  # id of a pipeline's custom job
+        "part_of": makers.get(id, ""),  # id of the tuning job or pipeline that made it
+    }
+
+
+def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
+    """Return a context manager; in its block another thread prints each change of a job's state and each restart."""
+    states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # already known: not printed
+
+    def report() -> None:
+        while jobs.events:
+            console.print(event(*jobs.events.popleft()), soft_wrap=True)
+        for job in reversed(newest(everything(store), FOLLOWED)):
+            if states.get(job["name"]) != state(job):
+                states[job["name"]] = state(job)
+                console.print(change(job), soft_wrap=True)
+
+    return repeating(report, POLL_SECONDS)
+
+
+def change(job: Resource) -> Text:
+    """`12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
+    message = fault(job).partition("\n")[0]
+    *_, collection, id = job["name"].split("/")
+    head = f"{time.strftime('%H:%M:%S')} {collection}/{id} {printable(job.get('displayName', ''))} "
+    shown = (state(job), style(job))
+    return Text.assemble(head, shown, f": {printable(message)}" if message else "")
+
+
+def event(id: str, name: str, line: str) -> Text:
+    """`12:03:04 customJobs/17 digits: workerpool1-0 was preempted; the job starts again, restart 1 of 6`."""
+    return Text(f"{time.strftime('%H:%M:%S')} customJobs/{id} {printable(name)}: {printable(line)}")

@@ -1,0 +1,168 @@
+"""The web page of the local Vertex: its jobs, their merged logs and their curves, for reading only.
+
+Anybody can choose a job's name and print a line, so the page shows both as text, and the browser runs only the
+page's own script. Source: Content Security Policy Level 3, and Trusted Types, both W3C.
+"""
+
+import base64
+import contextlib
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import HTMLResponse, Response
+
+from vertex_launch.job.job_resource import id_of, trial_ids
+from vertex_launch.job.spec import CHIEF_REPLICA
+from vertex_launch.local.api.errors import ApiError
+from vertex_launch.local.api.http import Call, Handler, Route
+from vertex_launch.local.api.store import Store
+from vertex_launch.local.jobs import experiments
+from vertex_launch.local.jobs.custom_jobs import COLLECTION, Jobs
+from vertex_launch.local.jobs.metric_file import MetricFile
+from vertex_launch.local.jobs.tuning import COLLECTION as SEARCHES
+from vertex_launch.local.running import lines as printed
+from vertex_launch.local.views.jobs import summaries
+from vertex_launch.untrusted import jsons
+from vertex_launch.untrusted.printable import plain
+from vertex_launch.untrusted.regular_file import open_regular
+
+PAGE = Path(__file__).with_name("page.html")
+LISTED = 1000  # jobs
+CHUNK = 2**22  # bytes of a log that one answer covers
+LINES = 2000  # in one answer, as many as the page shows
+LONGEST_LINE = 10_000  # characters
+
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+Points = dict[str, list[tuple[float, float]]]  # (step, value) by metric, in the order of their arrival
+
+
+def routes(store: Store, jobs: Jobs) -> list[Route]:
+    """The page and the two answers that it asks for; none of them changes anything.
+
+    The page is the same at / and at the name or the id of a job: its script reads the address.
+    """
+    show = shown(PAGE)
+
+    def all_jobs(call: Call) -> Response:
+        return _answer(call, {"jobs": summaries(store, jobs, LISTED)})
+
+    def one_log(call: Call, id: str) -> Response:
+        start = call.query.get("from", "0")
+        if not (job := next((job for job in store.all(COLLECTION) if id_of(job["name"]) == id), None)):
+            raise ApiError("NOT_FOUND", f"there is no custom job {id}")
+        if not re.fullmatch("[0-9]{1,15}", start):
+            raise ApiError("INVALID_ARGUMENT", f'from: "{start}" is not a position; take the last answer\'s next')
+        log = part(store.state_dir.journal(id), int(start))
+        points = experiments.points(store, job) | log["points"] | reported(store, id)
+        return _answer(call, log | {"points": points})
+
+    return [
+        ("GET", "/", show),
+        ("GET", "/(?P<id>[0-9]+)", show),
+        ("GET", "/{parent:parent}/{collection}/{id}", show),
+        ("GET", "/page/jobs", all_jobs),
+        ("GET", "/page/jobs/{id}", one_log),
+    ]
+
+
+def shown(file: Path) -> Handler:
+    """Return a handler that answers with a page, whose policy permits only its own style and script."""
+    page = file.read_text(encoding="utf-8")
+    (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
+    (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    policy = (
+        f"default-src 'none'; style-src {_source(style)}; script-src {_source(script)};"
+        " connect-src 'self'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+    return lambda call, **parts: HTMLResponse(page, headers=HEADERS | {"Content-Security-Policy": policy})
+
+
+def part(path: Path, start: int) -> dict[str, Any]:
+    """The part of a journal that begins at byte `start`: its last lines, and all of its metrics."""
+    data = b""
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:  # the job has printed nothing yet
+        file.seek(start)
+        data = file.read(CHUNK)
+    # A line that is longer than a chunk is skipped in pieces, none of which is JSON.
+    end = data.rfind(b"\n") + 1 or (len(data) if len(data) == CHUNK else 0)
+    lines: list[dict[str, str]] = []
+    points: Points = {}
+    for raw in data[:end].split(b"\n"):
+        try:
+            entry = jsons.loads(raw)
+        except ValueError:
+            continue
+        payload = printed.payload(entry["line"])
+        lines.append(_line(entry, payload))
+        if entry["replica"] == CHIEF_REPLICA:  # the chief's metrics alone count
+            _collect(payload, points)
+    return {
+        "path": str(path),
+        "lines": lines[-LINES:],
+        "omitted": max(len(lines) - LINES, 0),  # lines before these
+        "points": points,
+        "next": start + end,  # where the next part begins, in bytes
+        "more": len(data) == CHUNK,  # whether the next part is there already
+    }
+
+
+def reported(store: Store, id: str) -> Points:
+    """The finite measurements that a job has reported as the trial of a search."""
+    searches = [search for search in store.all(SEARCHES) if id in trial_ids(search)]
+    names = [metric["metricId"] for search in searches for metric in search["studySpec"]["metrics"]]
+    steps = MetricFile(store.state_dir.metrics(id), names).read(ended=True) if names else []
+    values: Points = {name: [(one.step, one.metrics.get(name, math.nan)) for one in steps] for name in names}
+    finite = {name: [pair for pair in pairs if math.isfinite(pair[1])] for name, pairs in values.items()}
+    return {name: pairs for name, pairs in finite.items() if pairs}
+
+
+def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
+    """A line as a terminal shows it, without colours."""
+    message = payload.get("message")
+    text = plain(message if isinstance(message, str) else entry["line"])
+    shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
+    severity = str(payload.get("severity", "")).upper()[:9]
+    return {"time": entry["timestamp"], "replica": entry["replica"], "severity": severity, "text": shown}
+
+
+def _collect(payload: dict[str, Any], points: Points) -> None:
+    """Add the numbers of a report; a line without a step is not a report."""
+    step = _number(payload.get("step"))
+    if step is None:
+        return
+    for name, value in payload.items():
+        number = _number(value)
+        if name != "step" and number is not None:
+            points.setdefault(name, []).append((step, number))
+
+
+def _number(value: Any) -> float | None:
+    """A number as a float, else None; Python reads true as 1, and integers that no float can hold."""
+    with contextlib.suppress(OverflowError):
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return None
+
+
+def _answer(call: Call, content: Any) -> Response:
+    """JSON, or 304 if the page has it already."""
+    body = json.dumps(content, default=vars, separators=(",", ":")).encode()
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    headers = HEADERS | {"ETag": tag}
+    if call.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def _source(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,248 @@
+"""One job's plan: machines and prices, memory, time of a step, and whether reduction servers pay."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from vertex_launch.errors import FaultError, Finding
+from vertex_launch.facts.catalog import Accelerator, Catalog, Price
+from vertex_launch.job.spec import Job, TuningJob, trial
+from vertex_launch.plan import advice, memory, pools, reducers, scaling
+from vertex_launch.plan.advice import Training, Verdict
+from vertex_launch.plan.allreduce_cost import AllReduce, Machines
+from vertex_launch.plan.memory import Memory
+from vertex_launch.plan.pools import Quota, Row, Trials
+from vertex_launch.plan.reducers import AllReduceOptions, Sizing
+from vertex_launch.plan.scaling import Curve, Load, Point
+from vertex_launch.plan.workload import Workload
+from vertex_launch.settings import Settings
+
+MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
+SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds of one step without any network, and how they are known."""
+
+    seconds: float
+    how: str
+    estimated: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether to rely on it: an estimate leaves out the start of kernels, which rules so short a step."""
+        return not self.estimated or self.seconds >= SHORT
+
+
+@dataclass(frozen=True)
+class Option:
+    """One set of reducers, and what it would do for the job."""
+
+    sizing: Sizing
+    all_reduce: AllReduceOptions  # `reducers` among them are these
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Needs of a job with any program: machines, their price and quotas; None stands for an unknown price."""
+
+    name: str
+    region: str
+    persistent: str  # the id of the persistent resource on which the job runs, "" if on none
+    trials: Trials | None  # of a search; the plan is about one trial, except for price and quotas
+    rows: tuple[Row, ...]
+    price: Price | None  # of all machines at once, per hour
+    quotas: tuple[Quota, ...]
+    quota_command: str
+    compiled: date  # of the facts behind the plan
+    uncertain: tuple[str, ...]  # among these facts
+    missing: str  # why memory and time are not known, "" in a Plan
+
+    @property
+    def at_once(self) -> int:
+        """The number of jobs like this that run at the same time."""
+        return self.trials.at_once if self.trials else 1
+
+
+@dataclass(frozen=True)
+class Plan(Needs):
+    """All figures of a job before it is sent; None stands for an unknown one."""
+
+    machines: Machines  # that train
+    workload: Workload | None
+    gradient_bytes: float
+    compute: Compute | None
+    memory: Memory | None  # of one GPU
+    remedy: str  # the change that would make the job fit; "" if it fits
+    advised: Option
+    present: Option | None  # the reducers in the file, if there are any
+    all_reduce: AllReduce  # the job's own: by the reducers in the file, if they are not idle, or by a ring
+    here: Point | None  # as it is in the file
+    curves: tuple[Curve, ...]
+
+    @property
+    def known_compute(self) -> float | None:
+        """Seconds of one step without any network, if they can be relied on."""
+        return self.compute.seconds if self.compute and self.compute.counts else None
+
+    @property
+    def alone(self) -> float | None:
+        """Samples per second of the strongest machine alone, which has no all-reduce to wait for."""
+        return self.here.samples_per_second / self.over_one if self.here and self.over_one else None
+
+    @property
+    def over_one(self) -> float | None:
+        """The speed of the job over that of the strongest machine alone."""
+        compute, scale = self.known_compute, pools.scale(self.rows)
+        return scale * compute / reducers.step_seconds(compute, self.all_reduce.seconds) if compute else None
+
+    @property
+    def hierarchical_ring(self) -> str:
+        """A sentence about a hierarchical ring among these machines."""
+        if self.machines.members == self.machines.count:
+            return "With one GPU or none in each machine, a hierarchical ring is the ring itself."
+        return "A hierarchical ring first adds the gradients inside each machine; then one GPU of each joins a ring."
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """The reducers in the file, and those advised, once where they are the same."""
+        return tuple(dict.fromkeys((self.present or self.advised, self.advised)))
+
+
+def plan(
+    subject: Job | TuningJob,
+    settings: Settings,
+    workload: Workload | None,
+    *,
+    gradient_bytes: float | None = None,
+    compute: Compute | None = None,
+    mfu: float = MFU,
+    image_says: str = "",
+    missing: str = "",
+) -> Needs:
+    """Return the Plan of a job, or of one trial of a search; only what it Needs if something is `missing`, and why.
+
+    Raises FaultError if no machine trains, or a count is below 1. `gradient_bytes` go before those of the workload, and
+    `compute` before an estimate with this `mfu`. `image_says` what the build of the image has found about reducers.
+    """
+    job, trials = trial(subject), pools.trials(subject)
+    rows = pools.rows(job, settings.catalog)
+    if faults := [*_faults(rows, trials)]:
+        raise FaultError(*faults, file=job.path)
+    needs = _needs(job, trials, rows, settings, missing)
+    if needs.missing:
+        return needs
+    size = gradient_bytes if gradient_bytes is not None else float(workload.gradient_bytes if workload else 0)
+    compute = compute or _estimated(workload, rows, settings.catalog, mfu)
+    known_compute = compute.seconds if compute and compute.counts else None
+    training = Training(job, trials, rows, size, known_compute, image_says)
+    return _plan(needs, training, settings.catalog, workload, compute)
+
+
+def _needs(job: Job, trials: Trials | None, rows: tuple[Row, ...], settings: Settings, missing: str) -> Needs:
+    at_once = trials.at_once if trials else 1
+    unknown = (
+        f"{row} has no known network; add [machines.{row.machine_type}] to vertex.toml" for row in rows if not row.gbps
+    )
+    return Needs(
+        name=str(job.path),
+        region=settings.region,
+        persistent=job.spec.persistent_resource_id,
+        trials=trials,
+        rows=rows,
+        price=pools.price(rows, at_once),
+        quotas=pools.quotas(job, settings, at_once),
+        quota_command=pools.quota_command(settings),
+        compiled=settings.catalog.compiled,
+        uncertain=tuple(dict.fromkeys(_uncertain(rows, settings.catalog))),
+        missing=next(unknown, missing),
+    )
+
+
+def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[Finding]:
+    if trials and trials.at_once < 1:
+        fault = f"{trials.count} trials, {trials.at_once} at once, cannot be planned"
+        yield Finding("", fault, "set maxTrialCount and parallelTrialCount to 1 or more")
+    if not pools.training(rows):
+        yield Finding("workerPoolSpecs", "no machine trains", "describe the chief in pool 0")
+    for row in rows:
+        if row.count < 1:
+            yield Finding(f"workerPoolSpecs[{row.pool}].replicaCount", f"is {row.count}", "set it to 1 or more")
+
+
+def _plan(
+    needs: Needs, training: Training, catalog: Catalog, workload: Workload | None, compute: Compute | None
+) -> Plan:
+    machines, rows = training.machines, training.rows
+    total_gbps = sum(row.count * (row.gbps or 0) for row in training.pools)
+    advised = _option(training, reducers.advised(machines, total_gbps, catalog))
+    ours = next((row for row in rows if row.role == "reducers"), None)
+    present = _option(training, reducers.sizing(ours.machine_type, ours.count, machines, catalog)) if ours else None
+    idle = advice.are_idle(training)
+    all_reduce = present.all_reduce.reducers if present and not idle else advised.all_reduce.ring
+    card = min(_cards(rows, catalog), key=lambda card: card.memory_gb, default=None)
+    held = (workload, machines.members, card) if workload and card else None
+    load, price = _load(training, workload), pools.price(rows)
+    usd = price.usd if price else math.nan
+    return Plan(
+        **vars(needs),
+        machines=machines,
+        workload=workload,
+        gradient_bytes=training.gradient_bytes,
+        compute=compute,
+        memory=memory.memory(*held) if held else None,
+        remedy=memory.remedy(*held) if held else "",
+        advised=advised,
+        present=present,
+        all_reduce=all_reduce,
+        here=scaling.point(load, machines.count, all_reduce.seconds, usd) if load else None,
+        curves=_curves(training, load, advised.sizing, idle=idle),
+    )
+
+
+def _option(training: Training, sizing: Sizing) -> Option:
+    options = reducers.all_reduce_options(training.gradient_bytes, training.machines, sizing)
+    return Option(sizing, options, advice.verdict(training, sizing, options))
+
+
+def _estimated(workload: Workload | None, rows: Sequence[Row], catalog: Catalog, mfu: float) -> Compute | None:
+    card = min(_cards(rows, catalog), key=lambda card: card.tflops, default=None)
+    if workload is None or card is None:
+        return None
+    flops = workload.flops_per_sample * workload.global_batch / pools.machines(rows).members  # of one GPU
+    how = f"estimated: {mfu:.0%} of {card.tflops:g} TFLOPS, the peak of {card.name} in {card.precision}"
+    return Compute(flops / (card.tflops * 1e12 * mfu), how, estimated=True)
+
+
+def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
+    for row in rows:
+        if catalog.network_certainty(row.machine_type, row.accelerator, row.gpus) == "uncertain":
+            gpus = f" with {row.gpus} x {row.accelerator}" if row.gpus else ""
+            yield f"the network of {row.machine_type}{gpus}"
+        if row.price and row.price.certainty == "uncertain":
+            yield f"the price of {row.machine_type}"
+
+
+def _load(training: Training, workload: Workload | None) -> Load | None:
+    """Return a step on one machine, without reducers; None without its batch or its compute time."""
+    if workload is None or training.compute is None:
+        return None
+    count, usd = training.machines.count, math.nan if training.usd is None else training.usd
+    return Load(workload.global_batch / count, training.compute, training.gradient_bytes, usd / count)
+
+
+def _curves(training: Training, load: Load | None, sizing: Sizing, *, idle: bool) -> tuple[Curve, ...]:
+    if load is None or training.usd is None or sizing.price is None or pools.differ(training.rows):
+        return ()
+    drawn = scaling.curves(load, training.machines, sizing)
+    return tuple(curve for curve in drawn if not idle or curve.way != "reducers")
+
+
+def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:
+    """Return the GPU types that train; none if one is unknown, or a machine has no GPU."""
+    cards = [catalog.accelerators.get(row.accelerator) for row in pools.training(rows)]
+    gpus = [card for card in cards if card]
+    return gpus if len(gpus) == len(cards) else []

@@ -1,0 +1,149 @@
+"""Operations, memory and gradients of one step of a job, as the trainer itself says, and the speed of a run.
+
+`python -m trainer.describe FLAGS` builds the model without its weights. It imports the framework, which takes a few
+seconds, so its answer is kept until the flags or a file of the trainer change. The speed is in the curves that the
+trainer wrote for TensorBoard.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from vertex_launch.errors import FaultError
+from vertex_launch.job.contract import TRAINER, Commands, limit, replicas
+from vertex_launch.job.spec import Job
+from vertex_launch.job.state_dir import StateDir
+
+DESCRIBE = Path("trainer/describe/__main__.py")
+OLD_DESCRIBE = "--describe"  # of projects from before there was that program; goes when all have been updated
+RATE = "train/samples_per_second_per_device"  # a curve
+OUTPUT = Path("output")  # of a trainer without a launcher
+PATIENCE = 120  # seconds
+FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
+ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILINE)  # Python's own words
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Counts, and bytes on one GPU that holds the whole model; field names as in trainer/describe/estimate.py."""
+
+    parameters: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    flops_per_sample: int  # forward and backward
+    precision: str  # compute dtype of GPUs that have it; float32 on the others
+    weight_copy_bytes: int  # in that precision
+    activation_bytes_per_sample: int  # in that precision
+    activation_bytes_per_sample_float32: int
+    global_batch: int
+    micro_batches: int
+
+
+def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: StateDir) -> Workload:
+    """Ask a job's trainer, or reuse its kept answer; raises FaultError, without the file, if it cannot be asked."""
+    arguments = _arguments(job, commands)
+    kept = state_dir.folder / "described" / f"{_key(arguments)}.json"
+    if kept.exists():
+        return _read(kept.read_text(encoding="utf-8"))
+    text = _ask(arguments, {**environ, "GCS_MOUNT": str(state_dir.buckets)})
+    workload = _read(text)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(text, encoding="utf-8")
+    return workload
+
+
+def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
+    """Raise FaultError for a run on this machine's CPUs, known by its folder: in `buckets`, or the default output."""
+    resolved = folder.resolve()
+    if not gpus and (resolved.is_relative_to(buckets.resolve()) or resolved.is_relative_to(OUTPUT.resolve())):
+        cure = "copy the output of a run in the cloud from its bucket to another folder, or use --step-seconds"
+        raise FaultError(f"{folder}: is a run of this machine, which has no GPU; {cure}")
+
+
+def samples_per_second_per_gpu(folder: Path) -> float:
+    """The median over a run of the samples per second and GPU; raises FaultError if its folder has no such curve."""
+    # Imported lazily, as it imports most of TensorBoard.
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    files = sorted(filter(Path.is_file, folder.glob("**/events.out.tfevents.*")))
+    loaders = (LegacyEventFileLoader(str(path)) for path in files)
+    values = (value for loader in loaders for event in loader.Load() for value in event.summary.value)
+    rates: list[float] = [item.simple_value for item in values if item.tag == RATE and 0 < item.simple_value < math.inf]
+    if not rates:
+        raise FaultError(f"{folder}: holds no curve {RATE}; name the output folder of a run, copied from its bucket")
+    return statistics.median(rates)
+
+
+def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
+    """Return the arguments with which this Python starts the chief's trainer: -m, its module, its flags."""
+    words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
+    if not words:
+        raise FaultError("only the image knows what the chief runs. Add it under [commands] in vertex.toml")
+    start = words.index("-m") if "-m" in words else -1
+    is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
+    if not is_module or not Path(words[0]).name.startswith("python"):
+        raise FaultError(f'the chief runs "{" ".join(words)}", which is no Python module that can be asked')
+    return words[start:]
+
+
+def _ask(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
+    is_program = arguments[1] == TRAINER and DESCRIBE.exists()
+    question = ("-m", "trainer.describe", *arguments[2:]) if is_program else (*arguments, OLD_DESCRIBE)
+    command = [sys.executable, *question]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        raise FaultError(f"the trainer said nothing in {PATIENCE} s") from None
+    if answer.returncode:
+        if absent := ABSENT.search(answer.stderr):
+            raise FaultError(f"the module {absent[1]} isn't installed here")
+        reason = _complaint(answer.stderr) or _last_line(answer.stdout) or _last_line(answer.stderr)
+        raise FaultError(f"the trainer cannot be described: {reason}")
+    return _last_line(answer.stdout)
+
+
+def _read(text: str) -> Workload:
+    try:
+        return TypeAdapter(Workload).validate_json(text)
+    except ValidationError:
+        raise FaultError("the trainer does not print its sizes") from None
+
+
+def _complaint(text: str) -> str:
+    """Return the text of a usage box, or an exception with its place in this folder; "" without either."""
+    boxed = itertools.takewhile(lambda line: line.strip("│─ "), (line for line in text.splitlines() if line[:1] == "│"))
+    usage = " ".join(line.strip("│ ") for line in boxed)
+    frames = [(Path(name), line) for name, line in FRAME.findall(text)]
+    if usage or not frames:
+        return usage
+    own_frames = [(path.relative_to(Path.cwd()), line) for path, line in frames if path.is_relative_to(Path.cwd())]
+    path, line = (own_frames or frames)[-1]
+    return f"{path}:{line}: {_last_line(text)}"
+
+
+def _last_line(text: str) -> str:
+    """Return the last line that holds a word; its message alone, if the line is JSON for Cloud Logging."""
+    lines = [line.strip(" \t│") for line in text.splitlines() if any(map(str.isalnum, line))]
+    line = lines[-1] if lines else ""
+    try:
+        return str(json.loads(line)["message"])
+    except (ValueError, TypeError, KeyError):
+        return line
+
+
+def _key(arguments: Sequence[str]) -> str:
+    digest = hashlib.sha256(repr(arguments).encode())
+    for path in sorted(Path("trainer").glob("**/*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,7 @@
+"""python -m vertex_launch.rules: the page of all rules, in Markdown."""
+
+from vertex_launch.facts import catalog
+from vertex_launch.rules import explain
+
+if __name__ == "__main__":
+    print(explain.page(catalog.standard()), end="")

@@ -1,0 +1,88 @@
+"""Words of the rules about themselves: one at length, or all as a page, with the fields that each looks at.
+
+A release of google-cloud-aiplatform with a new field fails launcher/tests/test_fields.py until fields.yaml has it.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from google.cloud.aiplatform_v1 import types
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from vertex_launch.errors import FaultError
+from vertex_launch.facts.catalog import OWN, Catalog, read
+from vertex_launch.job.proto_validation import message_in, messages_below, short_name
+from vertex_launch.rules import RULES, applied, house
+from vertex_launch.rules.rule import Rule
+from vertex_launch.settings import Settings
+
+# Message of the API -> its fields -> the codes of rules, or a word where there is no rule.
+FIELDS: Mapping[str, Mapping[str, list[str] | str]] = read(Path(__file__).with_name("fields.yaml"))
+WORDS = {
+    "FORM": "no rule but `form`: nothing more is documented",
+    "OUTPUT": "written by Vertex AI alone",
+    "HERE": "not a job file's; the local Vertex checks requests",
+    "BELOW": "its own fields are below",
+}
+
+EXPLANATION = """\
+{rule.code}: {rule.text}
+
+severity   {rule.severity}{changed}
+certainty  {rule.certainty}
+otherwise  {rule.consequence}
+source     {source}"""
+
+
+def explain(code: str, settings: Settings) -> str:
+    """One rule in full; raises FaultError if there is no such rule."""
+    rules = applied(settings)
+    if code not in rules:
+        raise FaultError("; ".join(house.unknown(code, rules)))
+    changed = f", by [rules] in {OWN}" if code in settings.rules else ""
+    return EXPLANATION.format(rule=rules[code], changed=changed, source=sources(rules[code], settings.catalog))
+
+
+def overview(settings: Settings) -> str:
+    """All rules, a line each, below a line that says what they are."""
+    rules = applied(settings)
+    width = max(map(len, rules))
+    lines = [f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in rules.values()]
+    return "\n".join(["What must hold of a job, and whether it is an error or a warning if it does not:", *lines])
+
+
+def page(catalog: Catalog) -> str:
+    """All rules as a table in Markdown."""
+    rows = (
+        f"| `{rule.code}` | {rule.severity} | {rule.certainty} | {rule.text} | {sources(rule, catalog)} |"
+        for rule in RULES.values()
+    )
+    page = Path(__file__).with_name("page.md").read_text(encoding="utf-8")
+    return page.format(compiled=catalog.compiled, count=len(RULES), rows="\n".join(rows), fields="\n".join(_tables()))
+
+
+def sources(rule: Rule, catalog: Catalog) -> str:
+    """The pages and files that a rule rests on."""
+    return "; ".join(catalog.sources.get(source, source) for source in rule.sources)
+
+
+def fields_of_api() -> dict[str, list[str]]:
+    """Return the messages of which job files consist, and TrainingPipeline, each with the names of its fields."""
+    kinds = (types.CustomJobSpec, types.HyperparameterTuningJob, types.TrainingPipeline)
+    messages = messages_below([kind.pb(kind()).DESCRIPTOR for kind in kinds], _in_job_file)
+    return {short_name(message): [field.json_name for field in message.fields] for message in messages}
+
+
+def _in_job_file(field: FieldDescriptor) -> Descriptor | None:
+    rules = FIELDS.get(short_name(field.containing_type), {}).get(field.json_name)
+    return None if rules in ("OUTPUT", "HERE") else message_in(field)
+
+
+def _tables() -> Iterator[str]:
+    """Yield the lines of a table in Markdown for each of the API's messages: its fields with their rules."""
+    for message, fields in fields_of_api().items():
+        yield from ("", f"### {message}", "", "| Field | Rules |", "|---|---|")
+        for field in fields:
+            rules = FIELDS[message][field]
+            words = WORDS[rules] if isinstance(rules, str) else ", ".join(f"`{code}`" for code in rules)
+            yield f"| {field} | {words} |"

@@ -1,0 +1,69 @@
+"""Marks of a template that nobody replaced, where no shell and no service replaces them either."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+from vertex_launch.job.addresses import folder_fault
+from vertex_launch.job.spec import OUTPUT, Job, Pool
+from vertex_launch.rules import shells
+from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule
+
+MARKS = shells.FACTS["marks"]
+ENGINE, MARK = ([re.compile(pattern, re.DOTALL) for pattern in MARKS[key]] for key in ("engine", "text"))
+READER = re.compile(rf"\b(?:{'|'.join(shells.FACTS['readers'])})\b")
+WORD = re.compile(r"""(?:\$?\{\{[^{}\n]*\}\}|\{"IfPresent.{0,2000}\}|[^\s'"])+""")  # of a script
+REPLACED = re.compile(r"(?<!\{\{)\$(?!\{\{|\{\w+\.)")  # by a shell
+MARK_IN_NAME = re.compile("|".join([*MARKS["text"][:-2], *MARKS["name"]]))
+
+
+def _texts(job: Job) -> Iterator[tuple[str, str]]:
+    """Every place of a job with a text in which a mark would stay, but for images, which have a rule of their own."""
+    folder = job.spec.base_output_directory.output_uri_prefix
+    if not folder_fault(folder, OUTPUT):
+        yield OUTPUT, folder
+    for pool in job.pools:
+        for index, variable in enumerate(pool.env):
+            yield pool.at(pool.task, f"env[{index}].value"), f"{variable.name}={variable.value}"
+        yield from _program(pool)
+
+
+def _program(pool: Pool) -> Iterator[tuple[str, str]]:
+    """The words of a pool's own program, each with the flag before it; of a script, those that a shell leaves."""
+    words = [(pool.at(pool.task, f"command[{n}]"), word) for n, word in enumerate(pool.spec.container_spec.command)]
+    words += [(pool.at(pool.task, f"args[{n}]"), word) for n, word in enumerate(pool.args)]
+    text = shells.inline(words)
+    if READER.search(text.text if text else "".join(word for _, word in words[:1])):
+        return
+    if text:
+        left = [] if text.is_python else [word for word in WORD.findall(text.text) if not REPLACED.search(word)]
+        words = [one for one in words if one[0] != text.place] + [(text.place, word) for word in left]
+    for (_, flag), (place, word) in pairwise([("", ""), *words]):
+        yield place, f"{flag}={word}" if re.fullmatch("--?[^=]+", flag) else word
+
+
+def _marks(job: Job, of_engine: bool) -> Iterator[tuple[str, str]]:
+    """Yield the places with a mark, each with the mark: two pools with one text are one finding."""
+    first = {text: place for place, text in reversed([*_texts(job)])}
+    for text, place in reversed(first.items()):
+        engine, mark = (next(filter(None, (one.search(text) for one in kind)), None) for kind in (ENGINE, MARK))
+        if found := engine if of_engine else None if engine else mark:
+            yield place, found[found.lastgroup or 0]
+
+
+@rule("placeholder-engine", "error", "documented", "placeholders")
+def nothing_compiled(job: Job, context: RuleContext) -> Findings:
+    """No placeholder of another engine is left, such as {{$.inputs.parameters['epochs']}} or ${{ github.sha }}.
+    Otherwise: The program is given the placeholder itself, where it wants a value."""
+    for place, mark in _marks(job, of_engine=True):
+        yield Finding(place, f"{mark} is a placeholder that only its own engine replaces", "write the value")
+
+
+@rule("placeholder", "warning", "inferred", "api-types")
+def nothing_to_replace(job: Job, context: RuleContext) -> Findings:
+    """No mark of a template is left, such as ${NAME}, <project-id> or YOUR_BUCKET: Vertex AI replaces $(NAME) alone.
+    Otherwise: The program is given the mark itself, where it wants a value."""
+    for place, mark in _marks(job, of_engine=False):
+        variable = re.fullmatch(r"\$\{?(\w+)\}?", mark)
+        of_env = f", or $({variable[1]}) if the service or env sets it" if variable else ""
+        yield Finding(place, f"{mark} is a mark that nothing replaces", f"write what it stands for{of_env}")

@@ -1,0 +1,342 @@
+"""Flags of the project's own trainer, where a pool runs it or its evaluator, `python -m trainer.task`, in its image.
+
+Only what can be read in its files is believed of the trainer; of any other program, nothing is. The trainer
+itself could be asked only where its framework and data are, and takes seconds after each change of its files.
+"""
+
+import ast
+import contextlib
+import functools
+import itertools
+import operator
+import pkgutil
+import re
+from collections.abc import Mapping
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+
+from vertex_launch.errors import Finding, Findings, did_you_mean
+from vertex_launch.job.contract import EVALUATOR, REFERENCE, TRAINER
+from vertex_launch.job.spec import CHIEF, EVALUATORS, Job, Pool
+from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebuilt_name, untagged, words
+from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool, text
+
+MODULES = (TRAINER, EVALUATOR)
+SCORES = "trainer/evaluator/__main__.py"  # which projects have whose trainer.task does not score in pool 3
+NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
+BOOLEAN = ("bool",)
+FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
+STRATEGIES = "trainer/parallel"  # the folder of the strategies' modules
+COMMON, OWN = "StrategyFlags", "Flags"  # the classes of flags: of all strategies, in strategy.py, and of a module
+NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
+MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
+NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
+FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu")
+# Flags that replicas of one job may have different, as OWN of the trainer's config.py lists them.
+UNCOMPARED = (
+    *("anyway", "collective_timeout", "data", "data_processes"),
+    *("profile", "rehearse_export", "rollcall_timeout"),
+)
+
+
+def project(folder: Path, today: date) -> Project:
+    """The surroundings of a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
+    fields: Mapping[str, ast.AnnAssign] = {}
+    of_each: Mapping[str, Mapping[str, ast.AnnAssign]] = {}
+    with contextlib.suppress(LookupError, RecursionError):
+        core = _fields(folder, FLAGS, CONFIG)
+        of_each = _of_each_strategy(folder, core)
+        fields = functools.reduce(operator.or_, of_each.values(), core)
+    takers = {flag: tuple(name for name, own in of_each.items() if flag in own) for flag in fields}
+    sources = map(text, sorted((folder / "trainer").rglob("*.py")))
+    return Project(
+        today,
+        flags={name: _plain(field.value) for name, field in fields.items()},
+        takers={flag: names for flag, names in takers.items() if len(names) < len(of_each)},
+        values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation, folder))},
+        dockerfile=text(folder / "Dockerfile"),
+        metrics=_metrics(folder),
+        names=frozenset(name for source in sources for name in NAMES.findall(source)),
+        versions=_versions(),
+        folder=folder,
+    )
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the frameworks beside this program, with which jobs run here."""
+    installed = {}
+    for name in FRAMEWORKS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            installed[name.partition("-")[0]] = metadata.version(name).partition("+")[0]
+    return installed
+
+
+def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
+    """Whether a pool runs the project's own trainer: there is one, and the image is not known to be another's."""
+    if pool is None or not context.project.names:  # there are no files of one
+        return False
+    packaged = pool.spec.python_package_spec.python_module in MODULES
+    return packaged or (has_project(pool, context) and any(word in MODULES for _, word in words(pool, context)))
+
+
+def has_project(pool: Pool, context: RuleContext) -> bool:
+    """Whether a pool's image may hold the project: it is not known to be another's."""
+    ours, image = context.settings.image, image_of(pool)
+    return not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
+
+
+def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
+    """The flags that a pool gives the project's trainer; none where it runs something else."""
+    program = words(pool, context) if runs_trainer(pool, context) else []
+    start = next((number for number, (_, word) in enumerate(program) if word in MODULES), 0)
+    return [*flags(program[start:])]
+
+
+def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
+    """The place of a flag in a pool's args, else where it could be; and its value, else its plain default."""
+    default = pool.at(pool.task, "args"), str(context.project.flags.get(name))
+    return {flag.name: (flag.place, flag.value) for flag in _flags(pool, context)}.get(name, default)
+
+
+def _spelled(flag: str) -> str:
+    return f"--{flag.replace('_', '-')}"
+
+
+rule_of_flags = Declare(Job, "Every replica ends at once, with a usage message.")
+FLAG_RULES = ("flag-unknown", "flag-value")
+
+
+@rule_of_flags("flag-unknown", "warning", "documented", "trainer")
+def flags_known(job: Job, context: RuleContext) -> Findings:
+    """A flag in args is one that the project's trainer has: a field of Config, or of its --strategy's Flags."""
+    for pool in job.pools if context.project.flags else ():
+        _, strategy = flag_of(pool, "strategy", context)
+        for flag in _flags(pool, context):
+            yield from _flag_known(flag, strategy, context.project)
+
+
+def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
+    name = flag.name.partition(".")[0]
+    if project.values.get(without := name.removeprefix("no_"), BOOLEAN) == BOOLEAN:
+        name = without
+    takers = project.takers.get(name, ())
+    if takers and strategy in {*project.values["strategy"]} - {*takers}:
+        fault = f"{_spelled(flag.name)} is for {', '.join(takers)}, not for --strategy {strategy}"
+        yield Finding(flag.place, fault, "leave it out, or choose one of these strategies")
+    if not {name, flag.name} & {*project.flags, "help"}:
+        fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
+        yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, project.flags)))
+
+
+@rule_of_flags("flag-value", "warning", "documented", "trainer")
+def flags_valid(job: Job, context: RuleContext) -> Findings:
+    """A flag has a value that its field of Config takes: a number, one of its choices, or none where it is a switch."""
+    for flag in (flag for pool in job.training_pools for flag in _flags(pool, context)):
+        if not REFERENCE.search(flag.value) and (wrong := why_refused(flag.name, flag.value, context.project)):
+            yield Finding(flag.place, *wrong)
+
+
+def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | None:
+    """Fault and cure of a flag with a value that the trainer does not take; None where it takes it, or is unknown."""
+    name = name.replace("-", "_")
+    taken, flag = project.values.get(name, ()), _spelled(name)
+    if taken == BOOLEAN:
+        is_alone = not value or value.startswith("--")  # the next flag
+        wrong = f'{flag} is "{value}", and takes no value', f"write {flag}, or {_spelled(f'no_{name}')}, alone"
+        return None if is_alone else wrong
+    if not taken or any(_fits(value, one) for one in taken):
+        return None
+    named = " or ".join(NUMBERS[one][1] if one in NUMBERS else one for one in taken)
+    cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(value, taken)
+    return f'{flag} is "{value}", which {FLAGS} does not take', cure
+
+
+def _fits(value: str, taken: str) -> bool:
+    """Whether a value is that choice, or a number of that kind as Python reads it, which the trainer does, too."""
+    if taken not in NUMBERS:
+        return value == taken
+    with contextlib.suppress(ValueError):
+        return NUMBERS[taken][0](value) is not None
+    return False
+
+
+@rule("flag-compile", "warning", "documented", "dockerfile")
+def compiler_there(job: Job, context: RuleContext) -> Findings:
+    """An image that is told to --compile has a compiler: its Dockerfile says ARG COMPILE=1.
+    Otherwise: Every replica ends at once: kernels are compiled on the machine that trains."""
+    for pool in job.training_pools if NO_COMPILER.search(context.project.dockerfile) else ():
+        for flag in _flags(pool, context):
+            if flag.name == "compile" and is_ours(context, image_of(pool)):
+                fault = "by the Dockerfile here the image has no compiler, unless --build-arg=COMPILE=1 built it"
+                yield Finding(flag.place, fault, "write ARG COMPILE=1 there and build it again, or leave out --compile")
+
+
+@rule("flags-differ", "error", "documented", "trainer")
+def flags_alike(job: Job, context: RuleContext) -> Findings:
+    """All replicas that train have the same flags that decide samples or updates: pools 0 and 1 have the same args.
+    Otherwise: Every replica ends at the roll call, before the first step."""
+    return _unlike(job, context, compared=True)
+
+
+@rule("flags-vary", "warning", "documented", "trainer")
+def other_flags_alike(job: Job, context: RuleContext) -> Findings:
+    """Pools 0 and 1 also have the same flags that the roll call doesn't compare, such as --data and the timeouts.
+    Otherwise: The job ends before the first step if the replicas see different samples; other flags change waits."""
+    return _unlike(job, context, compared=False)
+
+
+def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
+    """Yield the flags whose values differ between training pools: those that the roll call compares, or the others."""
+    for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
+        there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
+        missing, given = Flag(second.at(second.task, "args"), "", "missing"), here | there
+        for name in given:
+            flag, other = here.get(name, missing), there.get(name, missing).value or "set"
+            values = {_value(name, flags, context) for flags in (here, there)}
+            is_compared = "anyway" not in given and name not in UNCOMPARED and None not in values
+            alike = (flag.value or "set") == other or (len(values) == 1 and None not in values)
+            if is_compared == compared and not alike:
+                fault = f"{_spelled(name)} is {flag.value or 'set'} here and {other} in pool {first.index}"
+                yield Finding(flag.place, fault, "give both pools the same flags")
+
+
+def _value(name: str, flags: Mapping[str, Flag], context: RuleContext) -> object:
+    """The value that the trainer takes from a pool's flags or from its defaults; None if it isn't known."""
+    default = context.project.flags.get(name)
+    if context.project.values.get(name) == BOOLEAN:
+        return name in flags or bool(default)
+    value = flags[name].value if name in flags else default
+    with contextlib.suppress(ValueError, TypeError):
+        return float(str(value))
+    return value if name in context.project.flags else None
+
+
+@rule("batch-small", "warning", "documented", "trainer")
+def batch_for_all(job: Job, context: RuleContext) -> Findings:
+    """The global batch has at least one sample for each GPU of pools 0 and 1.
+    Otherwise: Every replica ends at once: some would have no sample."""
+    place, batch, world, default = _batch(job, context)
+    if 0 < batch < world:
+        fault = f"a global batch of {batch} leaves some of {world} GPUs without a sample{default}"
+        yield Finding(place, fault, f"use {world} or more")
+
+
+@rule("batch-uneven", "warning", "documented", "trainer")
+def batch_even(job: Job, context: RuleContext) -> Findings:
+    """The global batch is a multiple of the number of GPUs in pools 0 and 1.
+    Otherwise: The job runs; in every step some GPUs wait for those that have one sample more."""
+    place, batch, world, default = _batch(job, context)
+    if batch > world and batch % world:
+        lower = batch // world * world
+        fault = f"a global batch of {batch} does not divide among {world} GPUs{default}"
+        yield Finding(place, fault, f"use {lower} or {lower + world}")
+
+
+def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
+    """The place of the chief's global batch, the batch, 0 if it is unknown or several GPUs compute one model, the GPUs
+    that share it, and words for a batch that the job does not name.
+    """
+    served = any(pool.serves for pool in job.pools)  # then the chief takes no part of the batch
+    sharing = [pool for pool in job.training_pools if not (served and pool.index == CHIEF)]
+    world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
+    # Without a replica, or with fewer than none, nothing can be divided; `has_replicas` reports that.
+    counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
+    if job.chief is None or not (counted and runs_trainer(job.chief, context)):
+        return "", 0, world, ""
+    (place, batch), (_, strategy) = (flag_of(job.chief, name, context) for name in ("global_batch", "strategy"))
+    each_a_model = strategy not in ("pipeline", "tensor", "model_parallel")
+    known = each_a_model and re.fullmatch("[0-9]{1,18}", batch)
+    default = f", and is the default in {FLAGS}" if place.endswith("args") else ""
+    return place, int(batch) if known else 0, world, default
+
+
+@rule_of_pool("evaluator-count", "warning", "documented", "trainer")
+def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
+    """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints.
+    Otherwise: All evaluators but the first end at once with an error, and fail the job."""
+    if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
+        fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
+        yield Finding("replicaCount", fault, "set it to 1")
+
+
+@rule("evaluator-program", "error", "documented", "trainer")
+def evaluator_scores(job: Job, context: RuleContext) -> Findings:
+    """A pool 3 that runs the trainer runs its evaluator, trainer.evaluator: trainer.task trains in pools 0 and 1 alone.
+    Otherwise: The replica ends at once with an error, and fails the job."""
+    for pool in job.pools:
+        if pool.index == EVALUATORS and runs_trainer(pool, context) and context.project.text(SCORES):
+            package = (pool.at("pythonPackageSpec.pythonModule"), pool.spec.python_package_spec.python_module)
+            for place in (place for place, word in (package, *words(pool, context)) if word == TRAINER):
+                yield Finding(place, f"{TRAINER} does not score checkpoints", f"run {EVALUATOR} in pool 3")
+
+
+def statements(path: Path) -> list[ast.stmt]:
+    """Return the statements of a file of Python; none if it cannot be read."""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+        return ast.parse(text(path)).body
+    return []
+
+
+def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
+    """The fields of a class and its bases; read, not imported, as the trainer's libraries need not be on a laptop.
+
+    Raises LookupError where the class, or one of its bases, stands in no file that can be read.
+    """
+    body = statements(folder / file)
+    imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
+    files = {imported: f"{module.replace('.', '/')}.py" for module, imported in imports if module}
+    modules = {imported: f"{module.replace('.', '/')}/{imported}.py" for module, imported in imports if module}
+    found = {one.name: one for one in body if isinstance(one, ast.ClassDef)}[name]
+    fields: dict[str, ast.AnnAssign] = {}
+    for base in map(ast.unparse, reversed(found.bases)):  # of two that have a field, the first counts
+        module, _, base = base.rpartition(".")
+        fields |= _fields(folder, modules[module] if module else files.get(base, file), base)
+    return fields | {ast.unparse(one.target): one for one in found.body if isinstance(one, ast.AnnAssign)}
+
+
+def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str, dict[str, ast.AnnAssign]]:
+    """The fields of each strategy's flags. Raises LookupError as `_fields` does."""
+    common = f"{STRATEGIES}/strategy.py"
+    core = core | (_fields(folder, common, COMMON) if text(folder / common) else {})
+    files = _strategies(folder / STRATEGIES)
+    return {
+        name: core | (_fields(folder, str(file.relative_to(folder)), OWN) if f"\nclass {OWN}(" in text(file) else {})
+        for name, file in files.items()
+    }
+
+
+def _metrics(folder: Path) -> tuple[str, ...]:
+    """The keys of the dictionary that metrics() returns, and the loss; none without such a function."""
+    functions = [one for one in statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
+    found = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
+    keys = [key for node in found if isinstance(node, ast.Dict) for key in node.keys]
+    return (*(str(key.value) for key in keys if isinstance(key, ast.Constant)), "loss") if found else ()
+
+
+def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
+    """The values of a field: the name of a kind of number, or its choices, with None if that is one; else ()."""
+    match annotation:
+        case ast.Name(id=name) if name in (*NUMBERS, *BOOLEAN):
+            return (name,)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=choices):
+            return tuple(str(_plain(one)) for one in getattr(choices, "elts", [choices]))
+        case ast.Subscript(slice=ast.Tuple(elts=[_, ast.Call(func=ast.Name(id="module_in"), args=[place])])):
+            return tuple(_strategies(folder / "trainer" / str(_plain(place))))
+        case ast.BinOp(left=left, op=ast.BitOr(), right=ast.Constant(value=None)):
+            taken = _taken(left, folder)
+            return (*taken, "None") if taken else ()
+    return ()
+
+
+def _strategies(folder: Path) -> dict[str, Path]:
+    """Each strategy's file."""
+    files = {
+        one.name: folder / one.name / "__init__.py" if one.ispkg else folder / f"{one.name}.py"
+        for one in pkgutil.iter_modules([str(folder)])
+    }
+    return {name: files[name] for name in sorted(files) if "\nSTRATEGY = " in text(files[name])}
+
+
+def _plain(value: ast.expr | None) -> object:
+    return value.value if isinstance(value, ast.Constant) else None

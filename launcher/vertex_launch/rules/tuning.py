@@ -1,0 +1,115 @@
+"""Hyperparameter tuning: the search, and what it asks of the trials' own job."""
+
+from collections.abc import Callable
+from functools import wraps
+
+from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
+from google.cloud.aiplatform_v1.types.study import StudySpec
+
+from vertex_launch.errors import Finding, Findings, Severity, did_you_mean
+from vertex_launch.facts import labels
+from vertex_launch.job import study_validation
+from vertex_launch.job.contract import argument_pools
+from vertex_launch.rules import shells
+from vertex_launch.rules.containers import words
+from vertex_launch.rules.rule import Rule, RuleContext, TuningJob, rule_of_search
+from vertex_launch.rules.training import FLAGS, MODEL, runs_trainer, why_refused
+
+
+def _of_study(code: str, severity: Severity, source: str, check: Callable[[HyperparameterTuningJob], Findings]) -> Rule:
+    return rule_of_search(code, severity, "documented", source)(wraps(check)(lambda job, context: check(job.spec)))
+
+
+STUDY_RULES = (
+    _of_study("study-counts", "error", "api-types", study_validation.count_findings),
+    _of_study("study-metrics", "error", "api-types", study_validation.metric_findings),
+    _of_study("study-parameters", "error", "api-types", study_validation.parameter_findings),
+    _of_study("study-local", "warning", "vertex_launch/job/study_validation.py", study_validation.local_findings),
+)
+
+
+@rule_of_search("search-name", "error", "documented", "api-types")
+def search_named(job: TuningJob, context: RuleContext) -> Findings:
+    """A search's displayName has at most 128 characters; without one, it is called as its file."""
+    if job.spec.display_name:
+        yield from labels.name_findings(job.spec.display_name)
+
+
+@rule_of_search("label", "error", "documented", "labels")
+def labels_right(job: TuningJob, context: RuleContext) -> Findings:
+    """A search has at most 64 labels, of small letters, digits, - and _; keys begin with a letter or a digit."""
+    yield from labels.of_all(job.spec.labels)
+
+
+@rule_of_search("metric-unknown", "warning", "inferred", "trainer")
+def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
+    """A metric has a name that stands in the files of the project's trainer.
+    Otherwise: Every trial ends as infeasible, without a measurement, unless the trainer computes the name."""
+    names = context.project.names if runs_trainer(job.trial_job.chief, context) else ()
+    for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
+        if metric.metric_id and metric.metric_id not in names:
+            known = " or ".join(context.project.metrics)
+            cure = f"{f'use {known}, or ' if known else ''}return it with the others from metrics() in {MODEL}"
+            fault = f'no file in trainer/ names "{metric.metric_id}"'
+            yield Finding(f"studySpec.metrics[{index}].metricId", fault, cure)
+
+
+@rule_of_search("parameter-unknown", "warning", "documented", "trainer")
+def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
+    """A parameter is a flag of the project's trainer: a field of Config.
+    Otherwise: Every trial fails at once, with a usage message."""
+    fields = context.project.flags if runs_trainer(job.trial_job.chief, context) else {}
+    for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
+        if name and name.replace("-", "_").partition(".")[0] not in fields:
+            yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
+
+
+@rule_of_search("parameter-value", "warning", "documented", "trainer")
+def values_fit(job: TuningJob, context: RuleContext) -> Findings:
+    """A parameter has values that its flag takes, a field of Config: whole numbers, or its choices.
+    Otherwise: The trials that are given another value fail at once, with a usage message."""
+    taken = context.project.values if runs_trainer(job.trial_job.chief, context) else {}
+    for place, name, values in study_validation.tried(job.spec.study_spec) if taken else ():
+        if wrong := next(filter(None, (why_refused(name, value, context.project) for value in values)), None):
+            yield Finding(place, *wrong)
+
+
+@rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
+def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
+    """A trial's flags reach its program behind -c: a shell's script hands them on as "$@", with a word that becomes $0.
+    Otherwise: Every trial trains the defaults, and succeeds."""
+    programs = [words(pool, context) for pool in reversed(argument_pools(job.trial_job))]
+    first = {tuple(word for _, word in program): program for program in programs}  # two pools with one are one finding
+    for text in filter(None, map(shells.inline, reversed(first.values()))):
+        if found := shells.lost(text):
+            yield Finding(f"trialJobSpec.{text.place}", *found)
+
+
+@rule_of_search("trial-parallel", "warning", "documented", "hyperparameter-tuning")
+def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
+    """Fewer trials run at once than there are in all, so that later ones learn from earlier ones.
+    Otherwise: The search is a random one: every trial starts before another has ended."""
+    most, parallel = job.spec.max_trial_count, job.spec.parallel_trial_count
+    learns = job.spec.study_spec.algorithm == StudySpec.Algorithm.ALGORITHM_UNSPECIFIED
+    if learns and 1 < most <= parallel:
+        fault = f"is {parallel} for {most} trials, so none learns from another"
+        yield Finding("parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH")
+
+
+@rule_of_search("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
+def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
+    """Only the chief of a trial with several replicas reports metrics; our trainer does so, other programs must, too.
+    Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it."""
+    count = sum(pool.replica_count for pool in job.trial_job.training_pools)
+    if count > 1 and not runs_trainer(job.trial_job.chief, context):
+        fault = f"has {count} replicas, and only what the chief reports counts"
+        yield Finding("trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica")
+
+
+@rule_of_search("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
+def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
+    """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args.
+    Otherwise: The reducers of every trial may be started with its flags, which they do not know, and fail."""
+    for pool in job.trial_job.reducers:
+        fault = "may be given the trial's flags, which reducers do not take"
+        yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 while you search")

@@ -1,0 +1,1 @@
+"""Input that others wrote: JSON, files, and text that a terminal shows."""

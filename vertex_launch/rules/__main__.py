@@ -1,7 +1,0 @@
-"""python -m vertex_launch.rules: the page of all rules, in Markdown."""
-
-from vertex_launch import catalog
-from vertex_launch.rules import explain
-
-if __name__ == "__main__":
-    print(explain.page(catalog.standard()), end="")
