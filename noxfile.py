@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import sys
-import tomllib
 from pathlib import Path
 
 import nox
@@ -35,16 +34,16 @@ UNTYPED = (
     *("ddp.py", "with_accelerate.py", "with_lightning.py", "custom_loop.py", "fit.py", "work.py"),
     *("ring.py", "chart.py", "trace.py", "operations.py"),
 )
+EDITABLE = f"--editable={LAUNCHER}[plots,search,tensorboard]"
 SCHEMA = "jsonschema==4.26.0"  # reads the schema of job files as other programs would
 NUMPY = "numpy==2.4.6"  # adds vectors in benchmarks/network
 BROWSER = "selenium==4.51.0"  # drives the Chromium that is installed, if one is
-CURVES = "tensorboard==2.21.0"  # of which plan reads the speed of a run
 UPDATE = "cruft==2.16.0"  # merges a later state of the template into a project
 BUILD = "hatchling==1.33.0"  # makes the wheel of vertex_launch
 GCSFS = "gcsfs==2026.10.1"  # reads and writes the local buckets, as a trainer would
 METRICS = "cloudml-hypertune==0.1.0.dev6"  # writes a trial's metrics; of 2019 and the last, but Google's pages name it
 FUZZ = "hypothesis==6.170.17"  # makes the cases of tests/fuzz
-ALSO = (BROWSER, NUMPY, SCHEMA, CURVES, UPDATE, BUILD, GCSFS, METRICS, FUZZ)  # what single tests need
+ALSO = (BROWSER, NUMPY, SCHEMA, UPDATE, BUILD, GCSFS, METRICS, FUZZ)  # what single tests need
 RIVALS = {  # of the benchmarks
     "pytorch": ("accelerate==1.15.0", "lightning==2.6.6", "transformers==5.24.0"),
     "tensorflow": ("--no-deps", "tf_keras==2.21.0"),  # which would bring a second TensorFlow
@@ -93,7 +92,7 @@ def quick(session: nox.Session) -> None:
 @nox.session
 def newest(session: nox.Session) -> None:
     """Run the quick tests, also those of a project, with the newest release of each library, which pins hide."""
-    session.install("--upgrade", "--upgrade-strategy=eager", *map(unpinned, TESTING), f"--editable={LAUNCHER}")
+    session.install("--upgrade", "--upgrade-strategy=eager", *map(unpinned, TESTING), EDITABLE)
     session.run("python", "-m", "pip", "list")
     kept = {"BAKED": str(ROOT / ".nox/newest"), **SHARED}
     session.run("python", "-m", "pytest", *SPREAD, "-n", "3", *QUICK, *session.posargs, env=kept)
@@ -224,10 +223,9 @@ def unpinned(requirements: str) -> str:
 def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
     """Run a command of the shared environment, after making it or bringing it up to date."""
     programs = TOOLBOX / "bin"
-    launcher = tomllib.loads((LAUNCHER / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    packages = (*TESTING, f"--constraint={LAUNCHER / 'constraints.txt'}", f"--editable={LAUNCHER}")
-    pinned = (LAUNCHER / "constraints.txt").read_text(encoding="utf-8")
-    wanted = "\n".join((f"# Python {sys.version}", *packages, *launcher, pinned))
+    packages = (*TESTING, f"--constraint={LAUNCHER / 'constraints.txt'}", EDITABLE)
+    files = [(LAUNCHER / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "constraints.txt")]
+    wanted = "\n".join((f"# Python {sys.version}", *packages, *files))
     installed = TOOLBOX / "installed.txt"
     if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
         session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)

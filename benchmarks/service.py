@@ -1,4 +1,4 @@
-"""Measure the local Vertex: its memory, its answers' time, and what `vertex-launch run` adds to a start.
+"""Measure the local Vertex: its memory, its answers' time, and the descriptors that it holds after many jobs and calls.
 
     python benchmarks/service.py PROJECT
 
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,19 @@ QUEUED = 200
 CAPACITY = 64
 NAP = 4
 SECONDS = 120
+IDLE = 8  # seconds; uvicorn closes a connection without requests after 5
+CALLS, CHANNELS = 2000, 20
+# A replica that calls by the SDK's default transport: new channels, and as many calls at once as the bridge answers.
+CALL = f"""
+from concurrent.futures import ThreadPoolExecutor
+from google.cloud import aiplatform_v1 as vertex
+options = {{"api_endpoint": "us-central1-aiplatform.googleapis.com"}}
+for _ in range({CHANNELS}):
+    jobs, models = (kind(client_options=options) for kind in (vertex.JobServiceClient, vertex.ModelServiceClient))
+    methods = jobs.list_custom_jobs, jobs.list_hyperparameter_tuning_jobs, models.list_models
+    with ThreadPoolExecutor(8) as threads:
+        [*threads.map(lambda i: methods[i % 3](parent="{PARENT}"), range({CALLS // CHANNELS}))]
+"""
 
 
 class Service:
@@ -44,9 +57,9 @@ class Service:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
             return json.loads(answer.read())
 
-    def create(self, workers: int = 0, name: str = "job", command: str = "true") -> str:
+    def create(self, workers: int = 0, name: str = "job", command: Sequence[str] = ("true",)) -> str:
         def pool(count: int) -> dict[str, Any]:
-            container = {"imageUri": "image", "command": ["sh", "-c", command]}
+            container = {"imageUri": "image", "command": [*command]}
             return {
                 "machineSpec": {"machineType": "n1-standard-8"},
                 "replicaCount": count,
@@ -72,6 +85,11 @@ class Service:
         pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
+    def descriptors(self) -> int:
+        """Open files and sockets, once idle connections were closed."""
+        time.sleep(IDLE)
+        return len([*Path(f"/proc/{self._pid}/fd").iterdir()])
+
 
 def main(project: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, service(project, Path(folder)) as vertex:
@@ -80,7 +98,7 @@ def main(project: Path) -> None:
         print(f"create to RUNNING: median {statistics.median(waits):.3f} s, largest {max(waits):.3f} s", flush=True)
         began = time.perf_counter()
         # The job ends with its chief, which therefore waits until all others have started.
-        name = vertex.create(workers=CAPACITY - 1, command=f"echo started; sleep {NAP}")
+        name = vertex.create(workers=CAPACITY - 1, command=("sh", "-c", f"echo started; sleep {NAP}"))
         vertex.wait(name)
         seconds = time.perf_counter() - began
         started = (Path(folder) / ".vertex/jobs" / name.rpartition("/")[2] / "log.jsonl").read_text().count("started")
@@ -95,6 +113,8 @@ def main(project: Path) -> None:
         began = time.perf_counter()
         listed = vertex.call("GET", f"{PARENT}/customJobs?pageSize=1000")["customJobs"]
         print(f"{len(listed)} jobs listed: {time.perf_counter() - began:.3f} s", flush=True)
+        vertex.wait(vertex.create(command=("python", "-c", CALL)))
+        print(f"descriptors after {LISTED + 1} jobs and {CALLS:,} gRPC calls: {vertex.descriptors()}", flush=True)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """vertex_launch as a dependency: this repository's wheel, in an empty folder."""
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -79,7 +80,8 @@ def imported() -> set[str]:
 
 def test_the_wheel_asks_for_every_library_that_the_package_imports() -> None:
     metadata = tomllib.loads((LAUNCHER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = {canonicalize_name(Requirement(line).name) for line in metadata["dependencies"]}
+    lines = [*metadata["dependencies"], *itertools.chain(*metadata["optional-dependencies"].values())]
+    asked = {canonicalize_name(Requirement(line).name) for line in lines}
     pinned = {canonicalize_name(one.name) for name in asked for one in needs(name) if "==" in str(one.specifier)}
     files = {str(file) for name in asked | pinned for file in distribution(name).files or ()}
     for module in imported():

@@ -79,3 +79,21 @@ def test_a_run_that_is_killed_has_failed_and_one_that_goes_on_survives_the_servi
         assert eventually(lambda: states(vertex) == ["RUNNING", "FAILED"])
         launcher.kill()
         assert eventually(lambda: states(vertex) == ["FAILED", "FAILED"])
+
+
+def test_the_home_folder_of_a_killed_run_goes_at_the_next_start_and_that_of_a_living_run_stays(tmp_path: Path) -> None:
+    def homes() -> set[Path]:
+        return {*(tmp_path / ".vertex/homes").iterdir()}
+
+    with running(tmp_path):
+        (killed,) = homes()
+        (killed / "model.bin").touch()
+    assert homes() == {killed}
+    with running(tmp_path):
+        assert eventually(lambda: len(homes() - {killed}) == 1)
+        (living,) = homes()
+        launch(tmp_path, "run", write(tmp_path, pool("print('hello')"), name="short.yaml"))
+        with service(tmp_path, settings=PASSED):
+            assert homes() == {living}
+    with service(tmp_path, settings=PASSED):
+        assert not homes()

@@ -8,11 +8,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from launcher.tests.running import SETTINGS
+from launcher.tests.running import SETTINGS, eventually
 from launcher.tests.servers import serving
 from launcher.tests.test_run import launch, pool, write
 from launcher.tests.vertex import PARENT, Json, Service, custom_job, script, service
@@ -109,6 +110,25 @@ for _ in range(2):
     print(len([*JobServiceClient(client_options=options).list_custom_jobs(parent=parent, timeout=30)]) > 0)
 """
     assert said(vertex, code) == ["[]", "True"] * 2
+
+
+def test_calls_by_the_default_transport_leave_no_connection_open(vertex: Service) -> None:
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+from google.cloud.aiplatform_v1 import JobServiceClient
+def call(client):
+    client.list_custom_jobs(parent="projects/p/locations/us-central1", timeout=60)
+    client.list_hyperparameter_tuning_jobs(parent="projects/p/locations/us-central1", timeout=60)
+with ThreadPoolExecutor(CALLS) as threads:
+    for _ in range(CHANNELS):
+        client = JobServiceClient(client_options={"api_endpoint": "us-central1-aiplatform.googleapis.com"})
+        [*threads.map(call, [client] * CALLS)]
+"""
+    said(vertex, code.replace("CHANNELS", "1").replace("CALLS", "1"))  # the server of this transport starts now
+    service = psutil.Process(vertex.process.pid)
+    before = service.num_fds()
+    said(vertex, code.replace("CHANNELS", "12").replace("CALLS", "8"))
+    assert eventually(lambda: service.num_fds() <= before + 3)
 
 
 def test_the_default_transport_raises_what_the_service_answers(vertex: Service) -> None:

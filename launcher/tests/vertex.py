@@ -85,10 +85,12 @@ class Service:
 
 
 @contextlib.contextmanager
-def service(folder: Path, *flags: str, settings: str = "[env]\nPYTHONPATH = true\n") -> Iterator[Service]:
+def service(
+    folder: Path, *flags: str, settings: str = "[env]\nPYTHONPATH = true\n", python: str = sys.executable
+) -> Iterator[Service]:
     """Start the service in a folder of its own; it is ended with all its jobs."""
     (folder / "vertex.toml").write_text(SETTINGS + settings)
-    command = [sys.executable, "-m", "vertex_launch", "emulate", "--port", "0", *flags]
+    command = [python, "-m", "vertex_launch", "emulate", "--port", "0", *flags]
     environ = os.environ | {"PYTHONPATH": str(SOURCE)}
     printed = folder / "service.log"
     earlier = printed.read_text().count("Local Vertex at ") if printed.exists() else 0

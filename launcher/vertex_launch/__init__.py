@@ -23,13 +23,16 @@ def replicas(
     search tries first. `address` makes host:port of a pool and an index in it. Raises FaultError where the file holds
     no job; its text has a line for each fault, with place and cure.
     """
-    from vertex_launch.job import contract, spec  # the command line begins without Google's messages
+    from vertex_launch import errors  # the command line begins without Google's messages
+    from vertex_launch.job import contract, spec
 
     loaded = spec.load(Path(job))
     if not isinstance(loaded, spec.TuningJob):
         return contract.replicas(loaded, "1", address)
     from vertex_launch.local.jobs import search  # brings optuna
 
+    if missing := [*search.findings(loaded.spec.study_spec)]:
+        raise errors.FaultError(*missing, file=job)
     tried = search.Search(loaded.spec.study_spec).ask()
     flags = search.arguments(tried.parameters) if tried else []
     return contract.replicas(contract.with_arguments(loaded.trial_job, flags), "1", address, trial="1")

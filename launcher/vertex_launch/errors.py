@@ -1,6 +1,7 @@
 """Findings name the place, the fault and the cure of what a user must mend; errors carry them."""
 
 import difflib
+import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,6 +12,8 @@ from typing import Literal
 FILE_LIMIT = 2**20  # bytes; the largest sensible job file has a few thousand
 SHOWN = 50  # findings of one kind, or in one answer; nobody reads more
 COUNTED = 1000  # findings that are looked for; guessing what a misspelt name meant takes a millisecond
+
+EXTRAS = {"matplotlib": "plots", "optuna": "search", "tensorboard": "tensorboard"}  # library -> its extra
 
 Severity = Literal["error", "warning"]
 
@@ -95,6 +98,13 @@ def first(findings: Iterable[Finding]) -> Findings:
     elif surplus:
         least = "at least " if SHOWN + len(surplus) == COUNTED else ""
         yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="mend those above first")
+
+
+def not_installed(library: str, place: str) -> Findings:
+    """Yield a finding if a library of an extra is not here."""
+    if not importlib.util.find_spec(library):
+        fault = f"needs {library}, which isn't installed"
+        yield Finding(place, fault, f"pip install 'vertex-launch[{EXTRAS[library]}]'")
 
 
 def read_text(path: Path) -> str:

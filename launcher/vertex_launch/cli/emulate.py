@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from vertex_launch import program, settings
-from vertex_launch.cli.options import LocalOptions
+from vertex_launch.cli.local_options import LocalOptions
 from vertex_launch.cli.output import console
 from vertex_launch.errors import FaultError
 from vertex_launch.job.job_resource import id_of

@@ -1,7 +1,6 @@
 """The commands `model` and `tensorboard`: the files that a job leaves in its bucket."""
 
 import contextlib
-import importlib.util
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import console
 from vertex_launch.cloud.outputs import copy_curves, fetch_model, model_address
 from vertex_launch.cloud.service import NoAnswerError
-from vertex_launch.errors import FaultError
+from vertex_launch.errors import FaultError, not_installed
 from vertex_launch.job.job_resource import ENDED, id_of, state
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import size
@@ -48,8 +47,8 @@ class TensorboardOptions(SentJobOptions):
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of its page; 0 takes a free one.")] = 6006
 
     def act(self) -> None:
-        if not importlib.util.find_spec("tensorboard"):
-            raise FaultError("TensorBoard is not installed; pip install tensorboard")
+        if missing := [*not_installed("tensorboard", "the command tensorboard")]:
+            raise FaultError(*missing)
         with self.sent() as (service, job):
             folder = state_dir().folder / "curves" / (id := id_of(job["name"]))
             if not copy_curves(job, service, folder):

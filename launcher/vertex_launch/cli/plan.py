@@ -12,7 +12,7 @@ import typer
 
 from vertex_launch.cli.options import SettingsOptions, state_dir
 from vertex_launch.cli.output import approved, console, warn_of_age
-from vertex_launch.errors import FaultError
+from vertex_launch.errors import FaultError, not_installed
 from vertex_launch.job.contract import with_arguments
 from vertex_launch.job.spec import Job, TuningJob, trial
 from vertex_launch.local.running import containers, host
@@ -75,6 +75,9 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
     for fault, present in _contradictions(wanted, flags).items():
         if present:
             raise FaultError(fault)
+    needed = {"matplotlib": ("--chart", wanted.chart), "tensorboard": ("--run", wanted.run)}
+    if missing := [one for name, (option, used) in needed.items() if used for one in not_installed(name, option)]:
+        raise FaultError(*missing)
     if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
         raise FaultError(f"{wanted.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
     if wanted.chart and not wanted.chart.parent.is_dir():

@@ -15,7 +15,8 @@ from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import Hyperpara
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import program, rules
-from vertex_launch.cli.options import JobFile, LocalOptions
+from vertex_launch.cli.local_options import LocalOptions
+from vertex_launch.cli.options import JobFile
 from vertex_launch.cli.output import approved, complain, errors, lasting
 from vertex_launch.cli.trials_table import table
 from vertex_launch.errors import FaultError

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import date
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import TypeAdapter
 
 Certainty = Literal["documented", "inferred", "uncertain"]
 CERTAINTIES: tuple[Certainty, ...] = ("documented", "inferred", "uncertain")  # the best first
@@ -192,7 +191,22 @@ def standard() -> Catalog:
         included = row.get("gpus", {}) if not name.startswith("n1-") else {}  # an N1 can also go without
         with_it = [(count, gpus[kind]["price"]) for kind, (count,) in included.items()]
         machines[name] = machine | {"price": total([(1, listed(machine)), *with_it])}
-    return TypeAdapter(Catalog).validate_python(facts | {"accelerators": gpus, "machines": machines})
+    catalog: Catalog = _typed(Catalog, facts | {"accelerators": gpus, "machines": machines})
+    return catalog
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """Return a value of YAML as this type; a mapping may have more than the fields of a dataclass."""
+    inner = get_args(kind) or (Any, Any)
+    if isinstance(value, dict) and isinstance(kind, type) and is_dataclass(kind):
+        return kind(**{one.name: _typed(one.type, value[one.name]) for one in fields(kind) if one.name in value})
+    if isinstance(value, dict):
+        return {key: _typed(inner[1], one) for key, one in value.items()}
+    if isinstance(value, list):
+        return tuple(_typed(inner[0], one) for one in value)
+    if kind is date:
+        return date.fromisoformat(value)
+    return float(value) if type(value) is int and float in (kind, *inner) else value
 
 
 def with_own(catalog: Catalog, machines: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> Catalog:

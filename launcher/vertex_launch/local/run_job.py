@@ -16,7 +16,7 @@ from vertex_launch.job.contract import Replica
 from vertex_launch.job.spec import OUTPUT, Job
 from vertex_launch.job.state_dir import StateDir, output_folder
 from vertex_launch.local.job_record import recorded
-from vertex_launch.local.running import engine
+from vertex_launch.local.running import engine, host
 from vertex_launch.local.running.context import Context
 from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.journal import SERVICE
@@ -70,6 +70,7 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
         whole: replicas in the job's file, reducers not counted; this job may have fewer.
     """
     introduce(job, whole, console)
+    host.remove_left_homes(context.state_dir)
     wire = Wire(context)
     with recorded(job, context) as record, wire.of_job(job, record.id, context) as wired:
         prepared = prepare(job, record.id, wired)

@@ -14,10 +14,8 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
 
 from vertex_launch.errors import FaultError
 from vertex_launch.job.contract import TRAINER, Commands, limit, replicas
@@ -115,8 +113,9 @@ def _ask(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
 
 def _read(text: str) -> Workload:
     try:
-        return TypeAdapter(Workload).validate_json(text)
-    except ValidationError:
+        sizes = json.loads(text)
+        return Workload(**{one.name: one.type(sizes[one.name]) for one in fields(Workload)})  # type: ignore[operator]
+    except (ValueError, TypeError, LookupError, OverflowError):
         raise FaultError("the trainer does not print its sizes") from None
 
 

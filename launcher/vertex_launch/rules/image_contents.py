@@ -52,15 +52,16 @@ def imports_installed(job: Job, context: RuleContext) -> Findings:
     """Our image has each module that a script imports, by the requirements of its Dockerfile and what these bring.
     Otherwise: The job runs here; in the cloud every replica ends at once, because there is no such module."""
     scripts = {file: place for file, place in _files(job, context).items() if file.endswith(".py")}
-    files, installed = _installed(context.project) if scripts else ([], set())
-    for file, place in scripts.items() if files else ():
-        for name in _imports(context.project, file):
+    imports = {file: names for file in scripts if (names := _imports(context.project, file))}
+    files, installed = _installed(context.project) if imports else ([], set())
+    for file, names in imports.items() if files else ():
+        for name in names:
             top, spelled = name.partition(".")[0], accumulate(name.split("."), "{}-{}".format)
             known = shells.FACTS["distributions"].get(top) or metadata.packages_distributions().get(top) or [top]
             known = [name.replace(".", "-"), *known] if top == "google" else known
             if not installed & {*map(_normal, (*spelled, *known))}:
                 fault = f"{file} imports {top}, which no requirement of the Dockerfile brings"
-                yield Finding(place, fault, f"add {known[0]} to {files[-1]}")
+                yield Finding(scripts[file], fault, f"add {known[0]} to {files[-1]}")
 
 
 @rule("image-version", "warning", "inferred", "prebuilt-containers", "dockerfile")

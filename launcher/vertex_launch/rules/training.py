@@ -273,8 +273,13 @@ def evaluator_scores(job: Job, context: RuleContext) -> Findings:
 
 def statements(path: Path) -> list[ast.stmt]:
     """Return the statements of a file of Python; none if it cannot be read."""
+    return _parsed(text(path))
+
+
+@functools.cache
+def _parsed(code: str) -> list[ast.stmt]:
     with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-        return ast.parse(text(path)).body
+        return ast.parse(code).body
     return []
 
 

@@ -76,6 +76,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         self._wire = Wire(context, endpoint)
         self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
         self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
+        host.remove_left_homes(context.state_dir)
         super().__init__(store)
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:

@@ -17,7 +17,7 @@ from typing import Any
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 from google.cloud.aiplatform_v1.types.tensorboard_data import Scalar
 
-from vertex_launch.errors import Finding, Findings
+from vertex_launch.errors import Finding, Findings, not_installed
 from vertex_launch.job.addresses import object_path
 from vertex_launch.job.job_resource import Resource, id_of
 from vertex_launch.job.spec import Job, as_json
@@ -53,6 +53,8 @@ def findings(store: Store, job: Job) -> Findings:
     for place, (name, cure) in named.items():
         if name and name not in store:
             yield Finding(place, f"{name} does not exist here", cure)
+    if spec.tensorboard:
+        yield from not_installed("tensorboard", "tensorboard")
     if spec.enable_dashboard_access:
         cure = "leave it out; a port at which the chief serves one is a port of this machine"
         yield Finding("enableDashboardAccess", "the local Vertex gives dashboards no address", cure)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
+from vertex_launch.errors import Findings, not_installed
 from vertex_launch.job.study_validation import LOGARITHMIC, is_active, kind_of, shown, values_of
 
 ParameterSpec = StudySpec.ParameterSpec
@@ -21,6 +22,7 @@ Scale = ParameterSpec.ScaleType
 Value: TypeAlias = float | int | str
 Curve: TypeAlias = list[tuple[float, float]]  # (steps or seconds, score); larger scores are better
 
+GRID = StudySpec.Algorithm.GRID_SEARCH
 BEST = StudySpec.MeasurementSelectionType.BEST_MEASUREMENT
 DECAY_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 DECAY_LEAST = 4  # measurements; the curve has three coefficients
@@ -55,9 +57,8 @@ class Search:
         self._goals = {metric.metric_id: metric.goal for metric in spec.metrics}
         self._asked = 0
         self._ended: list[Curve] = []
-        gridded = spec.algorithm == StudySpec.Algorithm.GRID_SEARCH
-        self._grid = _grid([*spec.parameters]) if gridded else None
-        self._study: Any = None if gridded else _study(spec, seed)
+        self._grid = _grid([*spec.parameters]) if spec.algorithm == GRID else None
+        self._study: Any = None if spec.algorithm == GRID else _study(spec, seed)
 
     def ask(self) -> Suggestion | None:
         """Return the next trial, or None if every point of the grid was tried."""
@@ -153,6 +154,12 @@ class Search:
         return [(x, score) for x, score in points if math.isfinite(score)]
 
 
+def findings(spec: StudySpec) -> Findings:
+    """Yield what this machine lacks for a study: a grid needs no optuna."""
+    if spec.algorithm != GRID:
+        yield from not_installed("optuna", "studySpec")
+
+
 def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
     """Whether the trial's best score is below the median of the ended trials' average scores up to the same step.
 
@@ -170,21 +177,20 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
     Vertex AI predicts with a Gaussian process. Here the power law a + b x^-c with the smallest squared error predicts
     the final score, and the deviation of the measurements from it gives the margin.
     """
-    import numpy as np
-
-    points = np.array([point for point in curve if point[0] > 0])
+    points = [point for point in curve if point[0] > 0]
     end = max(rival[-1][0] for rival in ended)
-    if len(points) < DECAY_LEAST or end <= points[-1, 0]:
+    if len({x for x, _ in points}) < DECAY_LEAST or end <= points[-1][0]:
         return False
+    scores = [score for _, score in points]
     fits = []
     for rate in DECAY_RATES:
-        basis = np.stack([np.ones(len(points)), (points[:, 0] / end) ** -rate], axis=1)
-        weights = np.linalg.lstsq(basis, points[:, 1], rcond=None)[0]
-        deviation = np.sqrt(np.square(basis @ weights - points[:, 1]).sum() / (len(points) - 3))
-        fits.append((float(deviation), float(weights.sum())))  # at the end, x / end is 1
+        powers = [(x / end) ** -rate for x, _ in points]
+        b, a = statistics.linear_regression(powers, scores)
+        squares = sum((a + b * power - score) ** 2 for power, score in zip(powers, scores, strict=True))
+        fits.append((math.sqrt(squares / (len(points) - 3)), a + b))  # at the end, x / end is 1
     deviation, final = min(fits)
     best = max(score for rival in ended for _, score in rival)
-    return bool(final + DECAY_MARGIN * deviation < best)
+    return final + DECAY_MARGIN * deviation < best
 
 
 def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAutomatedStoppingSpec) -> bool:

@@ -107,7 +107,7 @@ class Tunings(BackgroundTasks[_Study]):
     def findings(self, parent: str, message: HyperparameterTuningJob) -> list[Finding]:
         """Return a search's errors; raises ApiError for trials that can never run here."""
         of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
-        return [*study_validation.findings(message), *of_trials]
+        return [*study_validation.findings(message), *search.findings(message.study_spec), *of_trials]
 
     def _lose(self, resource: Resource) -> None:
         lost = {"state": "INFEASIBLE", "infeasibleReason": STOPPED, "endTime": now()}

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from signal import Signals
 
 import psutil
 
@@ -30,6 +31,21 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
                 names[process.pid] = name
                 found[name, process.pid] = process
     return found
+
+
+def signal_training_process(number: int, order: Signals) -> None:
+    """Signal the process that has computed most among the descendants of a replica's first one."""
+    with contextlib.suppress(psutil.Error, ValueError):  # it has just ended; there is none
+        max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
+
+
+def _seconds(process: psutil.Process) -> float:
+    """Return a process's processor time; 0 once it has ended."""
+    try:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    except psutil.Error:
+        return 0
 
 
 def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:

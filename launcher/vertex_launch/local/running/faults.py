@@ -1,6 +1,5 @@
 """Faults that a user orders to rehearse them, such as `workerpool1-0:kill@step=20`; each strikes once."""
 
-import contextlib
 import math
 import os
 import re
@@ -10,12 +9,9 @@ from pathlib import Path
 from signal import SIGUSR2, SIGXCPU, Signals
 from typing import Literal, cast
 
-import psutil
-
 from vertex_launch.errors import FaultError
 from vertex_launch.job.contract import Replica
 from vertex_launch.job.spec import Job
-from vertex_launch.local.running.connections import processes
 from vertex_launch.local.running.lines import message, payload
 
 Action = Literal["kill", "term", "preempt", "freeze", "late", "slow", "flip", "truncate", "exit0", "raise"]
@@ -108,21 +104,6 @@ def step_of(line: str) -> int:
     """Return the step that a printed line names: the field `step` of JSON, or `step 20` in the text; 0 without one."""
     step, match = payload(line).get("step"), STEP.search(message(line))
     return step if isinstance(step, int) else int(match[1]) if match else 0
-
-
-def signal_training_process(number: int, order: Signals) -> None:
-    """Signal the process that has computed most among the descendants of a replica's first one."""
-    with contextlib.suppress(psutil.Error, ValueError):  # it has just ended; there is none
-        max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
-
-
-def _seconds(process: psutil.Process) -> float:
-    """Return a process's processor time; 0 once it has ended."""
-    try:
-        times = process.cpu_times()
-        return float(times.user + times.system)
-    except psutil.Error:
-        return 0
 
 
 def newest_checkpoint(replica: Replica) -> Path | None:

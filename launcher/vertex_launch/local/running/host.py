@@ -1,5 +1,6 @@
 """GPUs and the image's environment, which this machine provides in place of the cloud."""
 
+import contextlib
 import functools
 import os
 import shutil
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vertex_launch.job.state_dir import StateDir, private
+from vertex_launch.untrusted.regular_file import locked_elsewhere, open_regular
 
 # The shell's variables that every replica gets: search paths, language, network, and this machine's GPUs and compiler.
 INHERITED = frozenset(
@@ -47,6 +49,15 @@ def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: s
 def remove_home(state_dir: StateDir, job_id: str) -> None:
     """Remove the home folder of an ended job, as its containers would be removed."""
     shutil.rmtree(state_dir.of_replicas(job_id), ignore_errors=True)
+
+
+def remove_left_homes(state_dir: StateDir) -> None:
+    """Remove the home folders of jobs whose launcher was killed. A launcher that lives has locked the job's journal."""
+    for home in state_dir.of_replicas("").glob("*"):
+        # OSError: there is no journal, or the file system has no locks, so nobody can tell.
+        with contextlib.suppress(OSError), open_regular(state_dir.journal(home.name)) as journal:
+            if not locked_elsewhere(journal):
+                remove_home(state_dir, home.name)
 
 
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:

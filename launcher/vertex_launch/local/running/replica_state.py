@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 
 from vertex_launch.job.contract import Replica
-from vertex_launch.local.running import faults
+from vertex_launch.local.running import connections, faults
 from vertex_launch.local.running.faults import Action, Fault
 from vertex_launch.local.running.process import Process
 
@@ -110,7 +110,7 @@ class ReplicaState:
             case "slow":
                 self.slow, self.planned[SIGSTOP] = number, now
             case "exit0" | "raise":
-                faults.signal_training_process(self.process.number, faults.IN_PYTHON[action])
+                connections.signal_training_process(self.process.number, faults.IN_PYTHON[action])
             case "preempt" if not self.preempted:
                 self.preempted, self.planned[SIGKILL] = True, now + number
                 self.send_signal(SIGTERM)

@@ -66,7 +66,9 @@ class Bridge(grpc.GenericRpcHandler):
             return None
         connect, options = getattr(module, f"{service}Client"), {"api_endpoint": self._endpoint}
         client = connect(transport="rest", credentials=AnonymousCredentials(), client_options=options)
-        client.transport._session.trust_env = False  # no proxy leads to this machine
+        session = client.transport._session
+        session.trust_env = False  # no proxy leads to this machine
+        session.headers["Connection"] = "close"  # the server would close an idle connection, and nobody here its end
         return getattr(client.transport, _snake(method), None)
 
 
