@@ -53,7 +53,7 @@ PROJECT = Project(
     {"steps": ("int",), "learning_rate": ("float",), "size": ("tiny", "small"), "anyway": ("bool",)},
     'LABEL reduction-server="google-reduction-server"\nLABEL cuda="12.6"\n',
     metrics=("accuracy", "loss"),
-    names=frozenset({"accuracy", "loss"}),
+    trains=True,
 )
 # The same beside the scripts of benchmarks/rivals, of which the image gets trainer/ alone, and where the trainer is.
 BESIDE = replace(PROJECT, folder=ROOT / "benchmarks/rivals", dockerfile="COPY trainer trainer\n")

@@ -45,7 +45,12 @@ from vertex_launch.untrusted.printable import plain
 OURS = Settings("p", "us-central1", "b", "image", prices={"n1-standard-8": 3.6})
 PACE = Pace(0.05, 1)
 FAILS = script("print('begin', flush=True); open('no such file')")
-STEPS = script("for i in (1, 2, 3): print(f'step {i}0/30  loss 0.{i}', flush=True)")
+STEPS = script("""
+import json
+for i in (1, 2, 3):
+    event = {"step": 10 * i, "steps": 30, "metric": "loss", "loss": i / 10}
+    print(json.dumps({"message": f"step {i}0/30  loss 0.{i}", **event}), flush=True)
+""")
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,7 +16,7 @@ from launcher.tests.test_engine import FOREVER, replica
 from launcher.tests.test_restarts import SERVICE, Running, counted, run, together_with
 from vertex_launch.job.contract import Replica
 from vertex_launch.local.run_job import conclude
-from vertex_launch.local.running import faults
+from vertex_launch.local.running import events, faults
 from vertex_launch.local.running.ended import PEER_LOST, Ended, likely_cause_first
 from vertex_launch.local.running.engine import SETTLE_SECONDS
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, LONGEST_LINE, Splitter, Tail
@@ -27,9 +28,14 @@ LATER = SETTLE_SECONDS / 5  # after the first failure, and well before the other
 RESET = "RuntimeError: Connection reset by peer"
 
 
-def ended(name: str, code: int, *errors: str, time: float = 0, last: tuple[str, ...] = ()) -> Ended:
+def ended(name: str, code: int, *errors: str, time: float = 0, last: tuple[str, ...] = (), **event: Any) -> Ended:
     pool, _, index = name.removeprefix("workerpool").partition("-")
-    return Ended(Replica(int(pool), int(index), (), {}), code, last, errors, time)
+    return Ended(Replica(int(pool), int(index), (), {}), code, last, errors, time, event=event)
+
+
+def prints(**event: Any) -> str:
+    """A line of Python that prints an event, and in words says nothing."""
+    return f"print({json.dumps({'message': 'x', **event})!r}, flush=True)"
 
 
 def order(*ends: Ended) -> list[tuple[str, int]]:
@@ -164,17 +170,16 @@ def test_the_likely_cause_comes_first(cause: Ended, others: list[Ended]) -> None
 
 def test_of_those_who_lost_a_peer_the_one_that_most_name_is_the_cause() -> None:
     far, near = ("workerpool1-1", "workerpool0-0")
-    cut = ended(far, PEER_LOST, f"{far} has heard nothing from {near} for 9 s", time=1)
-    says = f"has heard nothing from {far} for 9 s"
-    others = [ended(name, PEER_LOST, f"{name} {says}", time=2) for name in ("workerpool0-0", "workerpool1-0")]
+    cut = ended(far, PEER_LOST, "x", time=1, lost_peer=near)
+    others = [ended(name, PEER_LOST, "x", time=2, lost_peer=far) for name in ("workerpool0-0", "workerpool1-0")]
     assert order(others[0], cut, others[1])[0][0] == far
     outcome = Outcome(likely_cause_first((*others, cut)), Ending.FAILED)
     assert [*outcome.others] == ["2 others: connection lost"]
 
 
 def test_the_replica_whose_copy_differs_is_the_cause_and_nobody_lost_a_connection() -> None:
-    says = "after step 8 workerpool1-0 differs from the others in head; nothing is saved, and ..."
-    ends = [ended(f"workerpool{name}", PEER_LOST, says, time=n) for n, name in enumerate(("0-0", "1-1", "1-0"))]
+    names = ("workerpool0-0", "workerpool1-1", "workerpool1-0")
+    ends = [ended(name, PEER_LOST, "x", time=n, differs=["workerpool1-0"]) for n, name in enumerate(names)]
     outcome = Outcome(likely_cause_first(ends), Ending.FAILED)
     assert [str(outcome.failures[0]), *outcome.others] == [
         "workerpool1-0 exited with code 75",
@@ -184,8 +189,8 @@ def test_the_replica_whose_copy_differs_is_the_cause_and_nobody_lost_a_connectio
 
 def test_those_who_saved_a_step_because_one_was_told_to_end_have_lost_no_connection() -> None:
     told = ended("workerpool1-0", 128 + signal.SIGTERM, time=2)
-    says = "saved step 8, as workerpool1-0 was told to end; the next start resumes there"
-    others = [ended(name, PEER_LOST, last=(f"{name}: {says}",), time=1) for name in ("workerpool0-0", "workerpool1-1")]
+    event: dict[str, Any] = {"saved": 8, "told_to_end": "workerpool1-0"}
+    others = [ended(name, PEER_LOST, time=1, **event) for name in ("workerpool0-0", "workerpool1-1")]
     outcome = Outcome(likely_cause_first((*others, told)), Ending.FAILED)
     assert [str(outcome.failures[0]), *outcome.others] == [
         "workerpool1-0 was ended by SIGTERM (exit code 143)",
@@ -211,14 +216,51 @@ SAYS_AND_GOES_ON = "import json; print(json.dumps({'message': 'part 1'}), flush=
 
 def test_who_hangs_is_named_with_the_place_before_those_who_wait_for_it(tmp_path: Path) -> None:
     up = until(tmp_path / "logs/workerpool1-1.log", "part")
-    does = (
-        "is stuck in decode (trainer/data.py:71): no progress for 41 s. The others wait for it; its log has its stack"
-    )
-    says = f"{up}\nprint('workerpool1-1 {does}', file=__import__('sys').stderr, flush=True); exit({PEER_LOST})"
-    stuck = replica(SAYS_AND_GOES_ON, 1)
+    place = "decode (trainer/data.py:71): no progress for 41 s"
+    says = f"{up}\n{prints(stuck='workerpool1-1', place=place)}; exit({PEER_LOST})"
+    stuck, does = replica(SAYS_AND_GOES_ON, 1), f"is stuck in {place}. The others wait for it"
     with deadline():
         outcome = Running(tmp_path, replica(says), replica(says, 0), stuck, policy=Policy(grace=0)).end()
     assert [str(outcome.failures[0]), *outcome.others] == [f"workerpool1-1 {does}", "2 others: waited for it"]
+
+
+def test_who_is_absent_by_the_roll_call_and_still_runs_is_named_before_those_who_waited(tmp_path: Path) -> None:
+    up = until(tmp_path / "logs/workerpool1-1.log", "part")
+    says = f"{up}\n{prints(severity='ERROR', absent=['workerpool1-1'])}; exit({PEER_LOST})"
+    with deadline():
+        waiting = replica(says), replica(says, 0)
+        outcome = Running(tmp_path, *waiting, replica(SAYS_AND_GOES_ON, 1), policy=Policy(grace=0)).end()
+    assert str(outcome.failures[0]).startswith("workerpool1-1 still runs and has printed nothing for ")
+    assert [*outcome.others] == ["2 others: connection lost"]
+
+
+def test_a_loop_that_exits_with_1_is_no_cause_if_its_event_blames_another_one() -> None:
+    own = ended("workerpool0-0", 1, "RuntimeError: x", time=1, lost_peer="workerpool1-0")
+    assert order(own, ended("workerpool1-0", 1, "ValueError: x", time=2))[0] == ("workerpool1-0", 1)
+
+
+def events_of(*lines: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last event after each of these lines."""
+    tail, found = Tail(), list[dict[str, Any]]()
+    for line in lines:
+        tail.add(json.dumps(line), "INFO")
+        found.append({**tail.event})
+    return found
+
+
+def test_the_last_event_counts_until_the_replica_goes_on() -> None:
+    lost, named = {"lost_peer": ""}, {"lost_peer": "workerpool1-0", "severity": "ERROR"}
+    assert events_of(lost, {"message": "x"}, named) == [lost, lost, named]
+    for goes_on in ({"step": 3, "steps": 9}, {"resumed": 3}, {"saved": 3}):
+        assert events_of(named, goes_on) == [named, {}]
+    assert events_of({"saved": 3, "told_to_end": "workerpool1-0"})[0]["told_to_end"] == "workerpool1-0"
+
+
+@pytest.mark.parametrize("value", [None, 3, {"a": 1}, [None, ["workerpool1-0"]], "", []])
+def test_an_event_whose_value_is_no_name_blames_nobody(value: Any) -> None:
+    for key in events.FATES:
+        one = ended("workerpool0-0", PEER_LOST, **{key: value})
+        assert (one.accused, events.stuck(one.event).keys() <= {""}) == ((), True)
 
 
 SHELL = f"{sys.executable} -c 'raise RuntimeError(123)' 2>&1 | cat; seq 30"  # more lines than are kept

@@ -233,15 +233,12 @@ def test_the_flags_of_the_trainer_are_read_from_its_source(tmp_path: Path) -> No
     source = "class Other:\n    a: int\nclass Config:\n    steps: int = 5\n    data: str\n    rate: float = 2 * 3\n"
     source += "    size: Literal['a', 'b'] = 'a'\n    limit: float | None = None\n"
     (tmp_path / "trainer/config.py").write_text(source)
-    (tmp_path / "trainer/train.py").write_text("""return {"f1": a / b} | dict(recall=c) | {"train/f2": d}\n""")
     (tmp_path / "Dockerfile").write_text("FROM scratch\n")
     day = date(2026, 1, 1)
     flags = {"steps": 5, "data": None, "rate": None, "size": "a", "limit": None}
     values = {"steps": ("int",), "rate": ("float",), "size": ("a", "b"), "limit": ("float", "None")}
     project = training.project(tmp_path, day)
-    assert replace(project, names=frozenset(), folder=None) == Project(day, flags, values, "FROM scratch\n")
-    assert {"f1", "recall", "a"} <= project.names
-    assert not {"f2", "train/f2"} & project.names
+    assert replace(project, folder=None) == Project(day, flags, values, "FROM scratch\n", trains=True)
 
 
 def test_the_strategies_of_the_trainer_are_the_modules_that_define_one(tmp_path: Path) -> None:
@@ -332,8 +329,8 @@ def test_a_metric_that_the_trainer_reports_is_not_denied(tmp_path: Path, project
     ours = training.project(project, date(2024, 1, 1))
     assert searched_for("accuracy", ours, tmp_path) == searched_for("loss", ours, tmp_path) == []
     assert searched_for("f1", ours, tmp_path) == [
-        'studySpec.metrics[0].metricId: no file in trainer/ names "f1"; use accuracy or loss, or return it with'
-        " the others from metrics() in trainer/model.py"
+        'studySpec.metrics[0].metricId: is "f1", which the trainer does not report; use accuracy or loss, or return it'
+        " with the others from metrics() in trainer/model.py"
     ]
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer/model.py").write_text('def metrics(output): return {"perplexity": output}\n')
@@ -341,6 +338,27 @@ def test_a_metric_that_the_trainer_reports_is_not_denied(tmp_path: Path, project
     assert searched_for("perplexity", theirs, tmp_path) == []
     assert "use perplexity or loss, or return it" in searched_for("accuracy", theirs, tmp_path)[0]
     assert searched_for("f1", Project(), tmp_path) == []  # of a trainer that cannot be read, nothing is claimed
+
+
+@pytest.mark.parametrize(
+    ("returned", "metrics"),
+    [
+        ('return {"f1": a, "recall": {"b": c}}', ("f1", "recall", "loss")),
+        ("return {}", ("loss",)),
+        ('if a:\n        return {"f1": a}\n    return {"recall": b}', ("f1", "recall", "loss")),
+        ('return {"f1": a, **others}', ()),
+        ('return {"f1": a, NAME: b}', ()),
+        ('return {"f1": a} | others', ()),
+        ("return dict(f1=a)", ()),
+        ("raise NotImplementedError", ()),
+    ],
+)
+def test_metrics_are_known_if_their_names_stand_in_what_metrics_returns(
+    returned: str, metrics: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer/model.py").write_text(f"def metrics(output, batch):\n    {returned}\n")
+    assert {*training.project(tmp_path, date(2026, 1, 1)).metrics} == {*metrics}
 
 
 @pytest.mark.parametrize("source", ["", "class Config", "\0", "steps = 5"])

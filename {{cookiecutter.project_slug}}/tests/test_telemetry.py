@@ -101,6 +101,8 @@ def test_a_json_line_carries_message_severity_and_values(capsys: pytest.CaptureF
         "severity": "INFO",
         "message": "step 50/600  loss 0.5000  1520 samples/s",
         "step": 50,
+        "steps": 600,
+        "metric": "train/loss",
         "train/loss": 0.5,
         "train/samples_per_second": 1520.2,
     }
@@ -147,9 +149,8 @@ def test_a_report_is_a_training_value_with_its_speed(
     speed = {"step_seconds": 2.0, "samples_per_second_per_device": 12.0}
     speed |= {f"{name}_per_second": count / 2 for name, count in counts.items()}
     assert line.pop("message").startswith("step 12/600  loss 0.5000  48 samples/s")
-    assert line == {"severity": "INFO", "step": 12, "train/loss": 0.5} | {
-        f"train/{name}": value for name, value in speed.items()
-    }
+    event = {"severity": "INFO", "step": 12, "steps": 600, "metric": "train/loss", "train/loss": 0.5}
+    assert line == event | {f"train/{name}": value for name, value in speed.items()}
     assert line["train/samples_per_second"] == 48
 
 
@@ -246,9 +247,9 @@ def test_a_run_begins_with_its_process() -> None:
 def test_an_evaluation_has_names_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reports = reporter(tmp_path, steps=9)
     reports.heldout(5, {"loss": 1.0})
-    assert lines(capsys.readouterr().out) == [
-        {"severity": "INFO", "message": "step 5/9  heldout loss 1.0000", "step": 5, "heldout/loss": 1.0}
-    ]
+    (line,) = lines(capsys.readouterr().out)
+    assert line.pop("message") == "step 5/9  heldout loss 1.0000"
+    assert line == {"severity": "INFO", "step": 5, "steps": 9, "metric": "heldout/loss", "heldout/loss": 1.0}
 
 
 def test_only_the_chief_has_sinks_and_the_others_may_report_all_the_same(

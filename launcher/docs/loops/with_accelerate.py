@@ -1,6 +1,7 @@
 """A loop with Accelerate."""
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -40,7 +41,8 @@ while step < args.steps:
             accelerator.wait_for_everyone()
             if accelerator.is_main_process:
                 (folder / str(step) / "complete").touch()  # all processes have written their files
-                print(f"step {step}/{args.steps}  loss {loss:.4f}", flush=True)
+                message = f"step {step}/{args.steps}  loss {loss:.4f}"
+                print(json.dumps({"message": message, "step": step, "steps": args.steps}), flush=True)
         if step == args.steps:
             break
 accelerator.end_training()

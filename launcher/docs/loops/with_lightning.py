@@ -1,6 +1,7 @@
 """A module and a trainer of Lightning."""
 
 import argparse
+import json
 import os
 
 import torch
@@ -26,7 +27,8 @@ class Waves(LightningModule):
         loss = nn.functional.mse_loss(self.net(batch[0]), batch[1])
         step = self.global_step + 1
         if step % args.log_every == 0:
-            self.print(f"step {step}/{args.steps}  loss {loss:.4f}", flush=True)
+            message = f"step {step}/{args.steps}  loss {loss:.4f}"
+            self.print(json.dumps({"message": message, "step": step, "steps": args.steps}), flush=True)
         return loss
 
     def configure_optimizers(self) -> optim.Optimizer:

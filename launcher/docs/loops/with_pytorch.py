@@ -1,6 +1,7 @@
 """DistributedDataParallel of PyTorch."""
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -41,7 +42,8 @@ while step < args.steps:
     optimizer.zero_grad()
     step += 1
     if rank == 0 and step % args.log_every == 0:
-        print(f"step {step}/{args.steps}  loss {loss:.4f}", flush=True)
+        message = f"step {step}/{args.steps}  loss {loss:.4f}"
+        print(json.dumps({"message": message, "step": step, "steps": args.steps}), flush=True)
         folder.mkdir(parents=True, exist_ok=True)
         state = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
         torch.save(state, file.with_suffix(".new"))

@@ -1,6 +1,7 @@
 """MultiWorkerMirroredStrategy of TensorFlow."""
 
 import argparse
+import json
 import os
 import sys
 
@@ -44,7 +45,8 @@ try:
     while (step := int(optimizer.iterations.numpy()) + 1) <= args.steps:
         loss = float(train_step())
         if is_chief and step % args.log_every == 0:
-            print(f"step {step}/{args.steps}  loss {loss:.4f}", flush=True)
+            message = f"step {step}/{args.steps}  loss {loss:.4f}"
+            print(json.dumps({"message": message, "step": step, "steps": args.steps}), flush=True)
             checkpoints.save(step)
 except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError) as error:
     print(f"a peer was lost: {error}", file=sys.stderr, flush=True)

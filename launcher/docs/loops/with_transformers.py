@@ -1,6 +1,7 @@
 """The Trainer of the transformers library."""
 
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ class Report(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and "loss" in kwargs["logs"]:
-            print(f"step {state.global_step}/{state.max_steps}  loss {kwargs['logs']['loss']:.4f}", flush=True)
+            message = f"step {state.global_step}/{state.max_steps}  loss {kwargs['logs']['loss']:.4f}"
+            print(json.dumps({"message": message, "step": state.global_step, "steps": state.max_steps}), flush=True)
 
 
 torch.manual_seed(0)

@@ -25,6 +25,7 @@ from vertex_launch.cloud.service import Service
 from vertex_launch.errors import FaultError, did_you_mean
 from vertex_launch.job.job_resource import ENDED, Resource, fault, id_of, moment, run_spec, state, style, trial_ids
 from vertex_launch.job.spec import CHIEF_REPLICA
+from vertex_launch.local.running import events
 from vertex_launch.local.running.lines import ERRORS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
@@ -32,9 +33,6 @@ from vertex_launch.untrusted.printable import printable
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
 UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
-# The trainer prints `step 50/600  loss 0.1234  accuracy 0.9722`; the first metric stands beside the bar.
-METRIC = r"[a-z]\w*(?: \w+){0,5} -?(?:[\d.]+|nan|inf)"
-STEP = re.compile(rf"\bstep (\d{{1,12}})/(\d{{1,12}})\b(?:  ({METRIC})(?=  |$))?", re.IGNORECASE)
 PLAIN = re.compile("[A-Za-z0-9 _-]*")  # a pattern that means itself
 BETWEEN = re.compile(r"\.[*+?]?|[\^$]")  # of what may stand between two of them
 AGO = re.compile("([0-9]+)([smhd])")
@@ -144,8 +142,8 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: 
     if wanted(line):
         print_line(line, job, screen.as_json)
     moves = not screen.disable and "studySpec" not in job and line.replica == CHIEF_REPLICA
-    if moves and (step := STEP.search(line.text)):
-        screen.steps(int(step[1]), int(step[2]), step[3], so_far(job, service))
+    if moves and (steps := events.steps(line.fields)):
+        screen.move(steps, so_far(job, service))
 
 
 def print_line(line: Line, job: Resource, as_json: bool) -> None:
@@ -175,10 +173,10 @@ class Screen(Progress):
             return super().get_renderables()
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
-    def steps(self, done: int, total: int, metric: str | None, cost: str) -> None:
-        """Move the bar to so many steps; without a metric the last one stays."""
-        last = self.tasks[0].fields["metric"] if self.tasks else ""
-        bar: dict[str, Any] = {"completed": done, "total": total, "metric": metric or last, "cost": cost}
+    def move(self, steps: events.Steps, cost: str) -> None:
+        """Move the bar; without a metric the last one stays."""
+        metric = steps.metric or (self.tasks[0].fields["metric"] if self.tasks else "")
+        bar: dict[str, Any] = {"completed": steps.done, "total": steps.total, "metric": metric, "cost": cost}
         self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
 
 

@@ -1,6 +1,6 @@
-"""Lease of an output folder: who writes there now. A project's trainer/vertex/lease.py takes it, and has its format.
+"""Lease of an output folder: who writes there now, by the files that launcher/docs/events.md describes.
 
-Other trainers take none, so nobody is seen to use their folders.
+The template's trainer takes a lease. Other trainers may, and nobody is seen to use their folders otherwise.
 """
 
 import contextlib

@@ -35,8 +35,8 @@ class Project:
     dockerfile: str = ""  # of our image
     # flag -> strategies that have it, if not all do
     takers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    metrics: tuple[str, ...] = ()  # that the trainer is seen to report of held-out samples
-    names: frozenset[str] = frozenset()  # that stand in the trainer's files, in quotes or as keywords
+    trains: bool = False  # whether it has a trainer
+    metrics: tuple[str, ...] = ()  # all that the trainer reports of held-out samples; none if they aren't known
     outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it
     versions: Mapping[str, str] = field(default_factory=dict)  # of the frameworks here: torch -> 2.13.0
     folder: Path | None = None  # in which its files lie

@@ -1,7 +1,7 @@
 """Flags of the project's own trainer, where a pool runs it or its evaluator, `python -m trainer.task`, in its image.
 
-Only what can be read in its files is believed of the trainer; of any other program, nothing is. The trainer
-itself could be asked only where its framework and data are, and takes seconds after each change of its files.
+The files and shapes that are read stand in launcher/docs/events.md, "Flags and metrics"; of another shape, nothing is
+believed. The trainer itself could be asked only where its framework is, and takes seconds after each change of a file.
 """
 
 import ast
@@ -31,7 +31,6 @@ STRATEGIES = "trainer/parallel"  # the folder of the strategies' modules
 COMMON, OWN = "StrategyFlags", "Flags"  # the classes of flags: of all strategies, in strategy.py, and of a module
 NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
-NAMES = re.compile(r"""(?<=["'])[^"'/\n]+(?=["'])|\b\w+(?==)""")  # in Python: "f1", f1=
 FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu")
 # Flags that replicas of one job may have different, as OWN of the trainer's config.py lists them.
 UNCOMPARED = (
@@ -49,15 +48,14 @@ def project(folder: Path, today: date) -> Project:
         of_each = _of_each_strategy(folder, core)
         fields = functools.reduce(operator.or_, of_each.values(), core)
     takers = {flag: tuple(name for name, own in of_each.items() if flag in own) for flag in fields}
-    sources = map(text, sorted((folder / "trainer").rglob("*.py")))
     return Project(
         today,
         flags={name: _plain(field.value) for name, field in fields.items()},
         takers={flag: names for flag, names in takers.items() if len(names) < len(of_each)},
         values={name: taken for name, field in fields.items() if (taken := _taken(field.annotation, folder))},
         dockerfile=text(folder / "Dockerfile"),
+        trains=any((folder / "trainer").rglob("*.py")),
         metrics=_metrics(folder),
-        names=frozenset(name for source in sources for name in NAMES.findall(source)),
         versions=_versions(),
         folder=folder,
     )
@@ -74,7 +72,7 @@ def _versions() -> dict[str, str]:
 
 def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
     """Whether a pool runs the project's own trainer: there is one, and the image is not known to be another's."""
-    if pool is None or not context.project.names:  # there are no files of one
+    if pool is None or not context.project.trains:
         return False
     packaged = pool.spec.python_package_spec.python_module in MODULES
     return packaged or (has_project(pool, context) and any(word in MODULES for _, word in words(pool, context)))
@@ -312,11 +310,13 @@ def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str,
 
 
 def _metrics(folder: Path) -> tuple[str, ...]:
-    """The keys of the dictionary that metrics() returns, and the loss; none without such a function."""
+    """The names in the dictionaries that metrics() returns, and the loss; none if the code computes them."""
     functions = [one for one in statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
-    found = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
-    keys = [key for node in found if isinstance(node, ast.Dict) for key in node.keys]
-    return (*(str(key.value) for key in keys if isinstance(key, ast.Constant)), "loss") if found else ()
+    nodes = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
+    returned = [node.value for node in nodes if isinstance(node, ast.Return)]
+    keys = [key for value in returned for key in (value.keys if isinstance(value, ast.Dict) else [None])]
+    names = [str(key.value) for key in keys if isinstance(key, ast.Constant)]
+    return (*names, "loss") if returned and len(names) == len(keys) else ()
 
 
 def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:

@@ -43,14 +43,13 @@ def labels_right(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("metric-unknown", "warning", "inferred", "trainer")
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
-    """A metric has a name that stands in the files of the project's trainer.
-    Otherwise: Every trial ends as infeasible, without a measurement, unless the trainer computes the name."""
-    names = context.project.names if runs_trainer(job.trial_job.chief, context) else ()
+    """A metric is the loss, or one that metrics() of the project's model.py returns.
+    Otherwise: Every trial ends as infeasible, without a measurement, unless other code of the trainer reports it."""
+    names = context.project.metrics if runs_trainer(job.trial_job.chief, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
-            known = " or ".join(context.project.metrics)
-            cure = f"{f'use {known}, or ' if known else ''}return it with the others from metrics() in {MODEL}"
-            fault = f'no file in trainer/ names "{metric.metric_id}"'
+            cure = f"use {' or '.join(names)}, or return it with the others from metrics() in {MODEL}"
+            fault = f'is "{metric.metric_id}", which the trainer does not report'
             yield Finding(f"studySpec.metrics[{index}].metricId", fault, cure)
 
 

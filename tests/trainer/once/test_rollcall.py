@@ -121,6 +121,14 @@ def test_several_absent_replicas_are_named_in_order() -> None:
         assert text.startswith("rollcall: workerpool1-0, workerpool1-2 are absent; 2 of 4 are here")
 
 
+def test_the_absent_are_named_in_the_event_of_everybody() -> None:
+    chief, worker, _ = clusters(3)
+    with ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(rollcall.call, one, SOON) for one in (chief, worker)]
+        errors = [call.exception(timeout=DEADLINE) for call in calls]
+    assert [error.event for error in errors if isinstance(error, RollcallError)] == [{"absent": ["workerpool1-1"]}] * 2
+
+
 def test_an_absent_chief_is_named_with_its_address() -> None:
     _, *workers = clusters(3)
     told = call_all(workers)

@@ -47,29 +47,31 @@ def workers() -> Iterator[tuple[Heartbeat, list["subprocess.Popen[bytes]"]]]:
 
 def test_the_one_that_is_frozen_is_named_and_nobody_before() -> None:
     with workers() as (heartbeat, processes):
-        assert eventually(lambda: heartbeat.loss() == "")
+        assert eventually(lambda: str(heartbeat.loss()) == "")
         processes[1].send_signal(signal.SIGSTOP)
         assert eventually(
-            lambda: heartbeat.loss().startswith("workerpool0-0 has heard nothing from workerpool1-1 for ")
+            lambda: str(heartbeat.loss()).startswith("workerpool0-0 has heard nothing from workerpool1-1 for ")
         )
+        assert heartbeat.loss().event == {"lost_peer": "workerpool1-1"}
 
 
 def test_where_all_others_fell_silent_together_the_fault_may_be_here() -> None:
     with workers() as (heartbeat, processes):
         for process in processes:
             process.send_signal(signal.SIGSTOP)
-        assert eventually(lambda: heartbeat.loss().endswith(" s; it may be cut off"))
+        assert eventually(lambda: str(heartbeat.loss()).endswith(" s; it may be cut off"))
+        assert heartbeat.loss().event == {"lost_peer": ""}
 
 
-HANGS = "is stuck in decode (trainer/data.py:71): no progress for 41 s, since step 30"
+HANGS = "decode (trainer/data.py:71): no progress for 41 s, since step 30"
 
 
 def news(step: int, name: str) -> str:
-    return f"{name}\n{step:{stuck.WIDTH}}{name} {HANGS}"
+    return f"{name}\n{step:{stuck.WIDTH}}{HANGS}"
 
 
 CHIEF, FIRST, SECOND = NAMES
-STUCK = f"{FIRST} {HANGS}. The others wait for it; its log has its Python stack"
+STUCK = f"{FIRST} is stuck in {HANGS}. The others wait for it; its log has its Python stack"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,9 @@ def test_only_one_that_hangs_after_fewer_steps_than_every_other_is_named(message
         sender.submit(send)
         try:
             assert eventually(lambda: len(heartbeat.heard) == sum(message.startswith(NAMES) for message in messages))
-            assert heartbeat.loss() == told
+            loss = heartbeat.loss()
+            assert str(loss) == told
+            assert loss.event == ({"stuck": FIRST, "place": HANGS} if told else {})
         finally:
             stop.set()
 
@@ -106,4 +110,4 @@ def test_a_replica_whose_port_is_taken_is_neither_heard_nor_stopped() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         own, other = (f"127.0.0.1:{port}" for port in (taken.getsockname()[1], 1))
-        assert Heartbeat(Cluster((Node(NAMES[0], own), Node(NAMES[1], other)), NAMES[0])).loss() == ""
+        assert Heartbeat(Cluster((Node(NAMES[0], own), Node(NAMES[1], other)), NAMES[0])).loss().event == {}

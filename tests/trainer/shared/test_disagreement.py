@@ -1,5 +1,6 @@
 """Copies of the model that are not alike any more: who is named, and what becomes of the run."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,11 +36,12 @@ WEIGHT = {
 }
 
 
-def told(copies: list[int], saved: str = "") -> str:
+def told(copies: list[int], saved: str = "", differs: Sequence[str] = ("workerpool1-0",)) -> str:
     digests = [{"embed.weight": 7, "head.weight": value} for value in copies]
     with pytest.raises(PeerError) as caught:
-        require_alike(JOB, 40, saved, NAMES[: len(copies)], digests)
-    return str(caught.value).partition(": ")[0]
+        require_alike(JOB, 40, saved, [f"process 3 of {name}" for name in NAMES[: len(copies)]], digests)
+    assert caught.value.event == {"differs": [*differs]}
+    return str(caught.value).partition(": ")[0].replace("process 3 of ", "")
 
 
 def test_the_copy_that_is_not_like_most_is_named_with_the_tensor_and_the_checkpoint_to_resume_from() -> None:
@@ -50,11 +52,11 @@ def test_the_copy_that_is_not_like_most_is_named_with_the_tensor_and_the_checkpo
 
 
 def test_all_are_named_where_none_is_like_most() -> None:
-    assert told([5, 6]) == (
+    assert told([5, 6], differs=NAMES[:2]) == (
         "after step 40 workerpool0-0 and workerpool1-0 differ from one another in head.weight; "
         "nothing is saved, and the next start begins at the first step"
     )
-    assert "workerpool0-0 and workerpool1-0 and workerpool1-1 differ from one another" in told([5, 6, 7])
+    assert "workerpool0-0 and workerpool1-0 and workerpool1-1 differ from one another" in told([5, 6, 7], differs=NAMES)
 
 
 def test_a_run_goes_on_anyway_where_it_is_told_to(capsys: pytest.CaptureFixture[str]) -> None:

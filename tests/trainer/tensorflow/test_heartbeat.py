@@ -33,9 +33,9 @@ class Team:
         names = [*(f"workerpool1-{i}" for i in range(workers)), *(f"workerpool2-{i}" for i in range(servers))]
         nodes = [Node("workerpool0-0", chief), *map(Node, names, others)]
         self.cluster = Cluster(tuple(nodes[: workers + 1]), "workerpool0-0", tuple(nodes[workers + 1 :]))
-        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.told: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self.threads = stack.enter_context(ThreadPoolExecutor(8))
-        self.lines = Heartbeats(self.cluster, timeout, self.told.put)
+        self.lines = Heartbeats(self.cluster, timeout, lambda why, lost: self.told.put((why, lost)))
 
     def hold(self, name: str, told: threading.Event | None = None) -> "Future[None]":
         own = replace(self.cluster, name=name)
@@ -76,7 +76,9 @@ def test_a_lost_parameter_server_is_named_at_once(stack: ExitStack) -> None:
     server, _worker = team.hold_silently("workerpool2-0"), team.hold("workerpool1-0")
     team.lines.wait_for_all()
     server.close()
-    assert team.told.get(timeout=DEADLINE) == "workerpool2-0, a parameter server, is gone, and its variables with it"
+    why, lost = team.told.get(timeout=DEADLINE)
+    assert why == "workerpool2-0, a parameter server, is gone, and its variables with it"
+    assert lost == "workerpool2-0"
     team.lines.__exit__(None, None, None)
 
 
@@ -84,7 +86,7 @@ def test_a_frozen_parameter_server_is_named_in_time(stack: ExitStack) -> None:
     team = Team(stack, workers=1, servers=1)
     with team.hold_silently("workerpool2-0"):
         team.hold("workerpool1-0")
-        assert "workerpool2-0, a parameter server, has been silent" in team.told.get(timeout=DEADLINE)
+        assert "workerpool2-0, a parameter server, has been silent" in team.told.get(timeout=DEADLINE)[0]
         team.lines.__exit__(None, None, None)
 
 
@@ -141,7 +143,7 @@ def test_the_run_ends_when_no_worker_is_left(stack: ExitStack) -> None:
     worker.close()
     with team.lines.patience():
         assert re.fullmatch(
-            r"no worker finished a step within \d+ s; workerpool1-0 is gone", team.told.get(timeout=DEADLINE)
+            r"no worker finished a step within \d+ s; workerpool1-0 is gone", team.told.get(timeout=DEADLINE)[0]
         )
     team.lines.__exit__(None, None, None)
 
@@ -161,7 +163,7 @@ def test_who_is_missing_is_named_when_another_one_is_back_and_gets_no_work(
         held.append(team.hold("workerpool1-0"))
         assert eventually(lambda: "workerpool1-0 is back, but workerpool1-1 is gone" in capsys.readouterr().out)
         with lines.patience():
-            told = team.told.get(timeout=DEADLINE)
+            told, _ = team.told.get(timeout=DEADLINE)
     assert "no worker finished a step within" in told
     assert "; workerpool1-1 is gone" in told
     assert [one.result(timeout=DEADLINE) for one in held] == [None] * 2
@@ -188,7 +190,7 @@ def test_a_step_that_never_comes_back_ends_the_run(stack: ExitStack) -> None:
     with team.lines as lines:
         lines.wait_for_all()
         with lines.patience():
-            told = team.told.get(timeout=DEADLINE)
+            told, _ = team.told.get(timeout=DEADLINE)
     assert "no worker finished a step within" in told
     assert "; all of them are here" in told
     assert [one.result(timeout=DEADLINE) for one in held] == [None] * 2

@@ -18,6 +18,7 @@ from typing import Any
 from trainer.cluster import stuck
 from trainer.cluster.rollcall import interface
 from trainer.cluster.spec import Cluster, Node
+from trainer.vertex.errors import PeerError
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 3.0  # after which a replica counts as silent
@@ -40,8 +41,8 @@ class Heartbeat:
                 threading.Thread(target=self._hear, daemon=True).start()
                 threading.Thread(target=self._look, daemon=True).start()
 
-    def loss(self) -> str:
-        """Wait until a peer is silent or all have news; returns a sentence that names the lost one, or nothing."""
+    def loss(self) -> PeerError:
+        """Wait until a peer is silent or all have news; returns an error that names the lost one, or nobody."""
         self._own, deadline = self._own or LOST, time.monotonic() + ANSWER_SECONDS
         while not (silent := self._silent()) and time.monotonic() < deadline:
             if all(self._news[name] for name in [*self.heard]):
@@ -54,13 +55,18 @@ class Heartbeat:
         # Peers that have ended because of another one were heard for longer than that one.
         if 1 < len(silent) == len(self._others) and silent[name] - min(silent.values()) < SILENT_SECONDS / 2:
             who, cure = "anybody", "; it may be cut off"
-        return f"{self._name} has heard nothing from {who} for {silent[name]:.0f} s{cure}"
+        said = f"{self._name} has heard nothing from {who} for {silent[name]:.0f} s{cure}"
+        return PeerError(said, lost_peer="" if cure else name)
 
-    def _stuck(self) -> str:
-        """Name the replica that hangs after the fewest steps; empty if there is none, or several."""
-        hanging = sorted(news for news in self._news.values() if news not in ("", LOST))
-        least = [news[stuck.WIDTH :] for news in hanging if news[: stuck.WIDTH] == hanging[0][: stuck.WIDTH]]
-        return f"{least[0]}. The others wait for it; its log has its Python stack" if len(least) == 1 else ""
+    def _stuck(self) -> PeerError:
+        """Name the replica that hangs after the fewest steps; nobody if there is none, or several."""
+        hanging = sorted((news, name) for name, news in self._news.items() if news not in ("", LOST))
+        least = [each for each in hanging if each[0][: stuck.WIDTH] == hanging[0][0][: stuck.WIDTH]]
+        if len(least) != 1:
+            return PeerError()
+        name, place = least[0][1], least[0][0][stuck.WIDTH :]
+        said = f"{name} is stuck in {place}. The others wait for it; its log has its Python stack"
+        return PeerError(said, stuck=name, place=place)
 
     def _silent(self) -> dict[str, float]:
         """Seconds for which each silent replica has been."""

@@ -58,7 +58,8 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
     if fault := answer.get("fault"):
         raise TrainerError(f"rollcall: {fault}: give all replicas the same, or go on with --anyway")
     if problem := answer.get("problem"):
-        raise RollcallError(f"rollcall: {problem} (waited {time.monotonic() - began:.0f} s)")
+        waited = f"(waited {time.monotonic() - began:.0f} s)"
+        raise RollcallError(f"rollcall: {problem} {waited}", absent=answer.get("absent", []))
 
 
 async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
@@ -72,7 +73,7 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
         problem = f"{callers.stranger} describes another cluster than {cluster.name}; are two jobs mixed?"
     fault = "" if problem else "; ".join(_differences(cluster, facts, callers.facts))
     server.close()  # whoever has the answer may look for the framework at this address, and must not find us
-    answer = {"problem": problem, "fault": fault}
+    answer = {"problem": problem, "fault": fault, "absent": [] if callers.stranger else sorted(callers.missing)}
     await asyncio.gather(*(_answer(streams, answer) for streams in callers.present.values()))
     callers.close()
     return answer
@@ -127,7 +128,7 @@ class _Callers:
             writer.close()
 
 
-async def _answer(streams: Streams, answer: Mapping[str, str]) -> None:
+async def _answer(streams: Streams, answer: Mapping[str, Any]) -> None:
     """Send the answer, and wait until the caller, who has read it, hangs up."""
     reader, writer = streams
     writer.write(_line_of(answer))
@@ -183,7 +184,7 @@ def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts:
         except OSError:  # not there yet: refused, unresolved or reset
             pass
         if time.monotonic() > deadline:
-            return {"problem": problem}
+            return {"problem": problem, "absent": [cluster.chief.name]}
         time.sleep(RETRY_SECONDS)
 
 

@@ -47,8 +47,8 @@ def took(step: int) -> None:
 def ask(replica: str) -> str:
     """Print the stack of this process's first child that hangs.
 
-    Returns its finished steps, in WIDTH characters, and `workerpool1-0 is stuck in decode (trainer/data.py:71): no
-    progress for 41 s, since step 30`; empty if all children wait for others.
+    Returns its finished steps, in WIDTH characters, and `decode (trainer/data.py:71): no progress for 41 s, since step
+    30`; empty if all children wait for others.
     """
     records = [*_asked()]
     time.sleep(ANSWER_SECONDS)
@@ -58,8 +58,8 @@ def ask(replica: str) -> str:
             step, threads = text[:WIDTH], [each for each in text[WIDTH:].split("\n\n") if OWN.search(each)]
             if where := place(threads):
                 since = f", since step {step.strip()}" if step.strip() else ""
-                told = f"{replica} is stuck in {where}: no progress for {seconds:.0f} s{since}"
-                say(f"{told}; its stack:\n" + "\n\n".join(threads), "ERROR")
+                told = f"{where}: no progress for {seconds:.0f} s{since}"
+                say(f"{replica} is stuck in {told}; its stack:\n" + "\n\n".join(threads), "ERROR")
                 return step + told
     return ""
 

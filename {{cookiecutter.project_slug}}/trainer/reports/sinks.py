@@ -72,7 +72,8 @@ class Lines:
     def write(self, step: int, values: Values) -> None:
         # JSON has no NaN: the line would arrive as plain text just when a run diverges.
         numbers = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
-        say(f"step {step}/{self._steps}  {describe(values)}", **{"step": step, **numbers})
+        event = {"step": step, "steps": self._steps, "metric": next(iter(values), "")}
+        say(f"step {step}/{self._steps}  {describe(values)}", **event, **numbers)
 
 
 class MetricFile:

@@ -3,14 +3,23 @@
 import contextlib
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 EXPORTABLE = "write its forward pass in operations of the framework alone, or export another form in trainer/export.py"
 
 
 class TrainerError(ValueError):
-    """A fault that the user can cure; `task.py` prints its text without a traceback and ends with its exit code."""
+    """A fault that the user can cure; `task.py` prints its text without a traceback and ends with its exit code.
+
+    Args:
+        event: fields of the log lines that say it.
+    """
 
     exit_code = 1  # permanent: another start would end the same way
+
+    def __init__(self, text: str = "", **event: Any) -> None:
+        super().__init__(text)
+        self.event = event
 
 
 class PeerError(TrainerError):

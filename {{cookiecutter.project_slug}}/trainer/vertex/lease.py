@@ -1,6 +1,7 @@
 """Lease of an output folder: its chief takes it before the job reads or writes there, and no second job gets it.
 
-The folder `lease` in that of the checkpoints holds two files of each writer; the launcher reads them, too:
+The folder `lease` in that of the checkpoints holds two files of each writer; the launcher reads them, too, as its page
+launcher/docs/events.md describes:
 
     JOB.json  its claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"};
               the writer locks it by `flock`; "lock" is empty where the file system has no locks

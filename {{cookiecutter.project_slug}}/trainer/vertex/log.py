@@ -1,6 +1,7 @@
 """Log lines: plain on a terminal, otherwise a JSON object each, which Cloud Logging parses.
 
-`message` is the text that people see, `severity` its colour, and every other key can be searched for.
+`message` is the text that people see, `severity` its colour, and every other key can be searched for. The
+launcher acts on the keys of events, such as `step` and `lost_peer`, and on no message.
 Source: Cloud Logging documentation, "Structured logging", 2026.
 """
 
@@ -35,10 +36,10 @@ def say_last(message: str, severity: str = "INFO") -> None:
     os.write(sys.stdout.fileno(), line.encode())
 
 
-def say_lines(text: str, severity: str = "INFO") -> None:
+def say_lines(text: str, severity: str = "INFO", /, **fields: Any) -> None:
     """Print each line of a text as a sentence of its own."""
     for line in text.splitlines():
-        say(line, severity)
+        say(line, severity, **fields)
 
 
 def exit_code(run: Callable[..., None], *args: Any) -> int:
@@ -46,7 +47,7 @@ def exit_code(run: Callable[..., None], *args: Any) -> int:
     try:
         run(*args)
     except TrainerError as error:
-        say_lines(str(error), "ERROR")
+        say_lines(str(error), "ERROR", **error.event)
         return error.exit_code
     return 0
 

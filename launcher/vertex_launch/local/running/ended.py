@@ -4,9 +4,10 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vertex_launch.job.contract import Replica
+from vertex_launch.local.running import events
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, TRACEBACK, message
 
 # Exit code of a trainer that lost a peer: "try again later". Source: sysexits.h, EX_TEMPFAIL.
@@ -22,18 +23,6 @@ LOST = re.compile(
     re.IGNORECASE,
 )
 
-# How a trainer names the peer that it lost, that it waits for, or whose model differs.
-NAMED = re.compile(
-    r"has heard nothing from (workerpool\d-\d+)|(workerpool\d-\d+) (?:is stuck in|differs? from the others in) "
-)
-STUCK = re.compile(r"(workerpool\d-\d+) (is stuck in .+ The others wait for it.*)")
-# What became of a trainer that lost no connection, by its words.
-LOSSES = {
-    "saved the same step": re.compile(r"saved step \d+, as \S+ was told to end"),
-    "stopped at the same step": re.compile(r"workerpool\d-\d+ differs? from (the others|one another) in "),
-    "waited for it": STUCK,
-}
-
 
 @dataclass(frozen=True)
 class Ended:
@@ -46,6 +35,7 @@ class Ended:
     time: float = 0  # time.monotonic's
     instead: str = ""  # what it does at the end of the job instead of ending
     raised: str = ""  # the exception of the last traceback that it has printed
+    event: events.Fields = field(default_factory=dict)  # the last that says why it ends
 
     @property
     def signal_name(self) -> str:
@@ -69,26 +59,20 @@ class Ended:
 
     @property
     def lost_a_peer(self) -> bool:
-        """Whether its last words blame a lost peer: a guess, good enough to sort causes by."""
+        """Whether its code or its event blames a peer; or its last words: a guess, good enough to sort causes by."""
         words = [line for line in self._last_words if not line[:1].isspace()]
-        return self.code == PEER_LOST or bool(LOST.search("\n".join(words)))
+        blames = self.code == PEER_LOST or events.BLAMES & self.event.keys()
+        return bool(blames or LOST.search("\n".join(words)))
 
     @property
-    def accused(self) -> str:
-        """Name of the replica that its last words blame, "" where they name none; the last, who knew most."""
-        named = NAMED.findall("\n".join(self._last_words))
-        return "".join(named[-1]) if named else ""
-
-    @property
-    def stuck(self) -> dict[str, str]:
-        """`is stuck in ...` by the name of the replica that its last words say this of."""
-        return dict(STUCK.findall("\n".join(self._last_words)))
+    def accused(self) -> tuple[str, ...]:
+        """Names of the replicas that its last event blames."""
+        return tuple(events.accused(self.event))
 
     @property
     def loss(self) -> str:
-        """Its fate when a peer was lost, by its last words."""
-        said = "\n".join((*self._last_words, *self.last_lines))
-        return next((loss for loss, words in LOSSES.items() if words.search(said)), "connection lost")
+        """Its fate when a peer was lost, by its last event."""
+        return next((fate for key, fate in events.FATES.items() if key in self.event), "connection lost")
 
     @property
     def verdict(self) -> str:
@@ -120,7 +104,7 @@ def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
     Of those that lost a peer, the one that most others name comes first.
     """
     known = tuple(ends)
-    votes = Counter(ended.accused for ended in known if ended.lost_a_peer)
+    votes = Counter(name for ended in known if ended.lost_a_peer for name in ended.accused)
 
     def order(ended: Ended) -> tuple[int, int, float]:
         return _rank(ended), -votes[ended.replica.name] if ended.lost_a_peer else 0, ended.time

@@ -15,7 +15,7 @@ from signal import SIGCONT, SIGTERM
 from vertex_launch.job.contract import Replica
 from vertex_launch.job.spec import CHIEF_REPLICA, REDUCERS, WORKERS
 from vertex_launch.job.state_dir import private
-from vertex_launch.local.running import shared_folders
+from vertex_launch.local.running import events, shared_folders
 from vertex_launch.local.running.ended import PEER_LOST, Ended
 from vertex_launch.local.running.faults import Action, step_of
 from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase, hidden
@@ -305,8 +305,8 @@ class Execution:
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
         """Yield the replicas that still run and are stopped, or named by those that lost a peer."""
-        named, running = {ended.accused for ended in failures}, self._numbers()
-        stuck = {name: does for ended in failures for name, does in ended.stuck.items()}
+        named, running = {name for ended in failures for name in ended.accused}, self._numbers()
+        stuck = {name: does for ended in failures for name, does in events.stuck(ended.event).items()}
         stopped = {name for name, activity in activities(running).items() if activity.stopped}
         for state in self._states.values():
             name, process = state.replica.name, state.process

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from vertex_launch.local.running import events
 from vertex_launch.untrusted import jsons
 
 LAST_LINES = 20
@@ -38,7 +39,7 @@ class Splitter:
 
 
 class Tail:
-    """Keeps the last lines of a replica, and the messages of its last errors; thread-safe."""
+    """Keeps the last lines of a replica, the messages of its last errors, and its last event; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,14 +48,17 @@ class Tail:
         self._characters = 0
         self._before: str | None = None  # what is in front of each line of a traceback that is being printed
         self.raised = ""  # the exception of the last traceback
+        self.event: events.Fields = {}  # the last that says why it ends
 
     def add(self, line: str, severity: str) -> None:
         """Add a line; `severity` is that of plain lines of its stream."""
         with self._lock:
+            fields = payload(line)
+            self.event = events.last(self.event, fields)
             for part in message(line).splitlines():
                 self._look_for_exception(part)
             self._lines.append(line)
-            if str(payload(line).get("severity", severity)).upper() in ERRORS:
+            if str(fields.get("severity", severity)).upper() in ERRORS:
                 # A progress bar draws over itself: keep its last state.
                 error = message(line).rpartition("\r")[2][:ERROR_CHARACTERS]
                 self._errors.append(error)

@@ -130,7 +130,7 @@ class Process:
         code, now = self._process.wait(), time.monotonic()
         self._drain(now)
         tail, code = self.tail, 128 - code if code < 0 else code
-        report(self, Ended(self._replica, code, tail.lines, tail.errors, now, raised=tail.raised))
+        report(self, Ended(self._replica, code, tail.lines, tail.errors, now, raised=tail.raised, event=tail.event))
 
     def _drain(self, ended: float) -> None:
         """Wait for the last lines as long as they come, however slow the terminal is."""

@@ -143,7 +143,7 @@ def _collect(payload: dict[str, Any], points: Points) -> None:
         return
     for name, value in payload.items():
         number = _number(value)
-        if name != "step" and number is not None:
+        if name not in ("step", "steps") and number is not None:
             points.setdefault(name, []).append((step, number))
 
 

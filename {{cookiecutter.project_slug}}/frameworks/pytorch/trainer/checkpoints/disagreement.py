@@ -52,7 +52,8 @@ def require_alike(job: Job, step: int, saved: str, names: Sequence[str], copies:
     differ = f"{'differs' if len(odd) == 1 else 'differ'} from {'the others' if most else 'one another'}"
     fault = f"after step {step} {' and '.join(odd)} {differ} in {tensor}"
     resume = f"resumes from {saved}" if saved else "begins at the first step"
-    job.object_to(fault, PeerError(f"{fault}; nothing is saved, and the next start {resume}: {CURE}"))
+    said = f"{fault}; nothing is saved, and the next start {resume}: {CURE}"
+    job.object_to(fault, PeerError(said, differs=[name.rpartition(" ")[2] for name in odd]))
 
 
 class Answers(NamedTuple):

@@ -72,7 +72,7 @@ class Checkpoints(Background):
         require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
         self._saved = folder.name if folder else ""
         if folder and self._world.is_chief:
-            say(f"resumed at step {state.step} from {folder}")
+            say(f"resumed at step {state.step} from {folder}", resumed=state.step)
         if state.step and not folder:
             raise PeerError("no checkpoint is left to resume from; the next start begins at the first step")
         commit_marker.require_within(self._config.steps, state.step)
@@ -176,7 +176,7 @@ def write(
             samples.keep(folder)
             commit_marker.commit(folder, {name: checksum for rank in of_each for name, checksum in rank.items()})
             commit_marker.prune(folder.parent, keep)
-            say(f"saved {folder}")
+            say(f"saved {folder}", saved=commit_marker.number(folder))
 
 
 class ChecksumFiles(FileSystem):

@@ -32,7 +32,8 @@ class StoppedError(PeerError):
     def __init__(self, cluster: Cluster, step: int, *, told: bool, by: str) -> None:
         self.exit_code = 128 + signal.SIGTERM if told else PeerError.exit_code
         who = "it" if told else by
-        super().__init__(f"{cluster.name}: saved step {step}, as {who} was told to end; the next start resumes there")
+        said = f"{cluster.name}: saved step {step}, as {who} was told to end; the next start resumes there"
+        super().__init__(said, saved=step, told_to_end=by)
 
 
 class Told:

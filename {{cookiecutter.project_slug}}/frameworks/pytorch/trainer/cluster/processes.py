@@ -99,12 +99,11 @@ def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Hear
     rank, failure = error.get_first_failure()
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
-        return PeerError(
-            f"{name} was aborted, as NCCL does when a peer is gone; if none is, the lines"
-            f" above say why\n{heartbeat.loss()}"
-        )
+        loss = heartbeat.loss()
+        said = f"{name} was aborted, as NCCL does when a peer is gone; if none is, the lines above say why\n{loss}"
+        return PeerError(said, **loss.event)
     if failure.exitcode == LostPeerError.exit_code:
-        return PeerError(heartbeat.loss())
+        return heartbeat.loss()
     if failure.exitcode == PeerError.exit_code:
         return PeerError()  # the process has said why
     return ProcessError(f"{name} failed", failure.exitcode)
@@ -192,15 +191,16 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
             return work()
     except StoppedError as error:
         if os.environ["LOCAL_RANK"] == "0":
-            say(str(error), "WARNING")
+            say(str(error), "WARNING", **error.event)
         os._exit(error.exit_code)
     except TrainerError as error:
-        say(str(error), "ERROR")
+        say(str(error), "ERROR", **error.event)
         code = error.exit_code
     except Exception as error:
         code = TrainerError.exit_code
         if loss := lost_peer(error):
-            say(f"{replica} lost a peer: {loss}; the next start resumes from the last checkpoint", "ERROR")
+            said = f"{replica} lost a peer: {loss}; the next start resumes from the last checkpoint"
+            say(said, "ERROR", lost_peer="")  # the heartbeat knows which
             code = LostPeerError.exit_code
         else:
             traceback.print_exc()

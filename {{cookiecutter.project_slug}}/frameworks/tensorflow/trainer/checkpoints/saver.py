@@ -59,7 +59,7 @@ class Checkpoints(Background):
             state.step, self._saved = step, folder.name
         require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
         if folder and self._world.is_chief:
-            say(f"resumed at step {state.step} from {folder}")
+            say(f"resumed at step {state.step} from {folder}", resumed=state.step)
         commit_marker.require_within(self._config.steps, state.step)
         return state
 
@@ -139,7 +139,7 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
         samples.keep(folder)
         commit_marker.commit(folder)
         commit_marker.prune(folder.parent, keep)
-    say(f"saved {folder}")
+    say(f"saved {folder}", saved=commit_marker.number(folder))
 
 
 def why_refused(copy: State, folder: Path) -> str:

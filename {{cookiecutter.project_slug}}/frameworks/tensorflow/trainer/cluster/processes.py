@@ -83,7 +83,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
         if not loss:
             raise
         said = f"{cluster.name} lost a peer: {loss}; the next start resumes from the last checkpoint"
-        raise LostPeerError(said) from None
+        raise LostPeerError(said, lost_peer="") from None  # the heartbeat knows which
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:

@@ -76,7 +76,9 @@ def attend(child: int, success: int) -> int:
         say_lines(str(EndedEarlyError(cluster.name)), "ERROR")
         return EndedEarlyError.exit_code
     if code == LostPeerError.exit_code:
-        say_lines(heartbeat.loss() or f"{cluster.name} lost a peer, which is gone, stuck or slow", "ERROR")
+        loss = heartbeat.loss()
+        said = str(loss) or f"{cluster.name} lost a peer, which is gone, stuck or slow"
+        say_lines(said, "ERROR", **loss.event or {"lost_peer": ""})
         return PeerError.exit_code
     return 128 - code if code < 0 else code
 

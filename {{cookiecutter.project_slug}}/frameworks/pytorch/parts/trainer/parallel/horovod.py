@@ -126,7 +126,8 @@ def lost_peers() -> Iterator[None]:
     except hvd.HorovodInternalError as error:
         if "Mismatched" in str(error):  # tensors that differ between processes: a fault of the program
             raise
-        raise LostPeerError("Horovod has lost a process; the first replica that failed says why") from None
+        said = "Horovod has lost a process; the first replica that failed says why"
+        raise LostPeerError(said, lost_peer="") from None
 
 
 STRATEGY = Horovod()

@@ -154,9 +154,9 @@ def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServer
         return connected(cluster, tries - 1)
 
 
-def give_up(why: str) -> None:
+def give_up(why: str, lost: str) -> None:
     """End at once: TensorFlow would go on waiting."""
-    say(f"{why}; the next run resumes from the last checkpoint", "ERROR")
+    say(f"{why}; the next run resumes from the last checkpoint", "ERROR", lost_peer=lost)
     os._exit(PeerError.exit_code)
 
 

@@ -28,14 +28,14 @@ BEAT, TOLD, FINISHED = b"{}\n", b'{"told": true}\n', b'{"finished": true}\n'
 
 
 class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
-    """The chief's end: a thread that listens to all peers, and calls `fail` with a sentence when the run cannot go on.
+    """The chief's end: a thread that listens to all, and calls `fail` when the run cannot go on: why, who is lost.
 
     That is when a parameter server is lost, at once where its connection closes, otherwise after `timeout` seconds; or
     when a wait under `patience` takes as long, as where no worker is left. The run survives the loss of a worker, and
     every loss after `need_nobody`.
     """
 
-    def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str, str], None]) -> None:
         self._servers = {node.name for node in cluster.servers}
         self._workers = {node.name for node in cluster.nodes[1:]}
         self._timeout, self._fail = timeout, fail
@@ -52,7 +52,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         """Return when every worker and every parameter server serves. Raises PeerError for those that do not."""
         if not self._all_here.wait(self._timeout):
             absent = sorted((self._servers | self._workers) - self._peers.keys())
-            raise PeerError(f"{', '.join(absent)} passed the roll call, but did not start to serve")
+            raise PeerError(f"{', '.join(absent)} passed the roll call, but did not start to serve", absent=absent)
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
@@ -133,7 +133,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
     def _lost(self, name: str, how: str) -> None:
         if name in self._servers:
-            self._stop(f"{name}, a parameter server, {how}")
+            self._stop(f"{name}, a parameter server, {how}", name)
             return
         del self._peers[name]
         if self._all_here.is_set() and self._needed:
@@ -147,10 +147,10 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         absent = sorted(self._workers - self._peers.keys())
         return f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} gone" if absent else ""
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, why: str, lost: str = "") -> None:
         if self._needed:
             self.need_nobody()
-            self._fail(why)
+            self._fail(why, lost)
 
 
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
@@ -171,7 +171,7 @@ def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
             how = f"has been silent for {timeout:.0f} s"
         except OSError:  # the connection was reset: that is an end, too
             pass
-    raise PeerError(f"{cluster.chief.name}, the chief, {how}")
+    raise PeerError(f"{cluster.chief.name}, the chief, {how}", lost_peer=cluster.chief.name)
 
 
 def _connected(chief: Node, timeout: float) -> socket.socket:
