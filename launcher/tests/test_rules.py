@@ -36,7 +36,7 @@ from launcher.tests.casebook import (
     write,
 )
 from launcher.tests.running import TEMPLATE
-from tests.conftest import ROOT
+from tests.conftest import LAUNCHER
 from vertex_launch import rules
 from vertex_launch.errors import Finding, first
 from vertex_launch.job import strict_yaml
@@ -80,7 +80,7 @@ def test_a_rule_says_what_it_is_and_rests_on(rule: Any, project: Path) -> None:
     assert rule.consequence.endswith(".")
     assert "\n" not in rule.text
     ours = [source for source in rule.sources if source not in CATALOG.sources]
-    assert all((project / source).exists() or (ROOT / source).exists() for source in ours)
+    assert all((project / source).exists() or (LAUNCHER / source).exists() for source in ours)
     assert rule.sources
 
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from trainer.config import Config, LoopFlags, findings, learning_rate
-from trainer.parallel import choice
 from trainer.parallel.choice import parse
 from trainer.parallel.strategy import StrategyFlags
 from trainer.vertex.errors import TrainerError
@@ -90,12 +89,6 @@ def test_help_tells_each_field_and_its_default(capsys: pytest.CaptureFixture[str
     text = capsys.readouterr().out
     assert [field.name for field in fields(StrategyFlags) if f"--{field.name.replace('_', '-')}" not in text] == []
     assert f"default: {Config.steps}" in text
-
-
-def test_each_program_that_takes_these_flags_names_itself_in_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        choice.parse(["--stpes"], "trainer.describe")
-    assert "python -m trainer.describe --help" in capsys.readouterr().err
 
 
 def test_the_rate_rises_evenly_to_its_peak_and_never_starts_at_zero() -> None:

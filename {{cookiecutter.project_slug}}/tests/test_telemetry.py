@@ -16,7 +16,7 @@ from tests.training import PROJECT
 from trainer.config import Config, Job
 from trainer.reports.reports import Reporter
 from trainer.reports.sinks import Lines, TensorBoard, describe
-from trainer.reports.speed import CHECKPOINTS, DATA, EXPORT, FIRST_STEP, START, TRAINING, Clock, peak_flops
+from trainer.reports.speed import CHECKPOINTS, DATA, FIRST_STEP, TRAINING, Clock, peak_flops
 from trainer.samples.batches import per_step
 from trainer.vertex.log import say, warn
 from trainer.vertex.storage import Storage, Trial
@@ -194,16 +194,6 @@ def test_communication_is_told_where_it_is_a_notable_part_of_a_step(
     stopped.now += 2.0
     reports.training(2, {"communication_seconds": seconds})
     assert lines(capsys.readouterr().out)[0]["message"].endswith(told)
-
-
-def test_all_phases_are_the_whole_time_and_what_trained_is_the_goodput(stopped: Time) -> None:
-    clock = Clock(stopped.now)
-    for phase, seconds in ((START, 2.0), (DATA, 0.5), (TRAINING, 6.0), (EXPORT, 1.5)):
-        clock.begin(phase)
-        stopped.now += seconds
-    clock.begin(EXPORT)
-    assert str(clock) == "goodput 60%: of 10.0 s 6.0 trained; start 2.0, data 0.5, export 1.5"
-    assert (clock.goodput, sum(clock.seconds.values())) == (0.6, 10.0)
 
 
 def test_steps_that_a_start_before_had_taken_and_lost_are_counted_and_train_nothing(

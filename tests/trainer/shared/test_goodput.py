@@ -39,6 +39,18 @@ def test_seconds_for_which_the_device_had_nothing_to_do_until_a_batch_came_are_o
     assert clock.seconds == {"training": 20 - 2 * waited, "data": 2 * waited, "reports": 1.0}
 
 
+def test_all_phases_are_the_whole_time_and_what_trained_is_the_goodput(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = Clock()
+    for phase, seconds in (("start", 2.0), ("data", 0.5), ("training", 6.0), ("export", 1.5)):
+        clock.begin(phase)
+        now += seconds
+    clock.begin("export")
+    assert str(clock) == "goodput 60%: of 10.0 s 6.0 trained; start 2.0, data 0.5, export 1.5"
+    assert (clock.goodput, sum(clock.seconds.values())) == (0.6, 10.0)
+
+
 @pytest.mark.proof
 def test_the_parts_of_a_run_add_up_to_its_time_within_a_twentieth(tmp_path: Path) -> None:
     began, printed = time.time(), tmp_path / "printed.txt"

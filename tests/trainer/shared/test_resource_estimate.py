@@ -49,3 +49,9 @@ def test_help_tells_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         task.run(["--help"], {})
     assert "trainer.describe" in capsys.readouterr().out
+
+
+def test_a_wrong_flag_is_told_in_the_name_of_this_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        program.run(["--stpes"], {})
+    assert "python -m trainer.describe --help" in capsys.readouterr().err
