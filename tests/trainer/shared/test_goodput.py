@@ -42,7 +42,7 @@ def test_seconds_for_which_the_device_had_nothing_to_do_until_a_batch_came_are_o
 def test_all_phases_are_the_whole_time_and_what_trained_is_the_goodput(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    clock = Clock()
+    clock = Clock(now)
     for phase, seconds in (("start", 2.0), ("data", 0.5), ("training", 6.0), ("export", 1.5)):
         clock.begin(phase)
         now += seconds
