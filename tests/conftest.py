@@ -123,10 +123,13 @@ def environment(framework: str, home: Path) -> Path:
 
 def use_this_launcher(environment: Path) -> None:
     """Have an environment that is kept use this repository's launcher, whatever it was when that was installed."""
-    (installed,) = environment.glob("lib/python*/site-packages/vertex_launch")
-    if not installed.is_symlink():
+    (packages,) = environment.glob("lib/python*/site-packages")
+    installed = packages / "vertex_launch"
+    if installed.is_symlink():
+        installed.unlink()  # this repository may have moved
+    else:
         shutil.rmtree(installed)
-        installed.symlink_to(LAUNCHER / "vertex_launch")
+    installed.symlink_to(LAUNCHER / "vertex_launch")
 
 
 def add_to_environment(target: Path, shared: Path, *words: str) -> Path:
