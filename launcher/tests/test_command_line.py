@@ -56,7 +56,7 @@ def test_no_command_but_the_service_imports_its_resources(project: Path, words: 
 def test_an_option_of_another_value_is_told_which_there_are(project: Path) -> None:
     said = launch(project, "jobs", "--state", "foo")
     assert said.returncode == 2
-    assert "Invalid value for '--state': 'foo' is not one of 'queued', " in said.stderr
+    assert said.stderr.startswith('Invalid value "foo" for --state. Choose from: "queued", "pending", ')
 
 
 # The modules that most commands have of their own; catalog and settings need most of what else takes long.
@@ -74,7 +74,7 @@ def test_check_does_not_wait_for_what_only_other_commands_import(project: Path) 
 def test_a_command_that_is_misspelt_is_offered_the_nearest(project: Path) -> None:
     said = launch(project, "chekc", "job.yaml")
     assert said.returncode == 2
-    assert "Did you mean 'check'?" in said.stderr
+    assert 'Did you mean "check"?' in said.stderr
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_no_help_cuts_a_flag_in_a_terminal_of_80_columns(
         main()
     said = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "--help" in said
+    assert f"vertex_launch {words[0]}" in said.splitlines()[0]
     assert "…" not in said
 
 

@@ -1,12 +1,12 @@
 """The commands `check` and `schema`: hold job files against the rules, and let an editor do a part of it."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 from rich.text import Text
 
 from vertex_launch import program
@@ -20,15 +20,14 @@ from vertex_launch.rules.check import examine_all, release_notice
 from vertex_launch.settings import Settings
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CheckOptions(SettingsOptions):
-    """Say everything that Vertex AI would refuse later, or spoil."""
-
-    jobs: Annotated[list[Path] | None, typer.Argument(metavar="JOB", help="Job files.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print all findings as one JSON document.")] = False
-    strict: Annotated[bool, typer.Option("--strict", help="Fail on warnings, too.")] = False
+    jobs: Annotated[list[Path] | None, Parameter(help="Job files.")] = None
+    _: KW_ONLY
+    as_json: Annotated[bool, Parameter("--json", help="Print all findings as one JSON document.")] = False
+    strict: Annotated[bool, Parameter(help="Fail on warnings, too.")] = False
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say all about the rules with these CODEs in place of JOBs, or list all.")
+        bool, Parameter(help="Say all about the rules with these CODEs in place of JOBs, or list all.")
     ] = False
 
     def act(self) -> None:
@@ -57,7 +56,7 @@ class CheckOptions(SettingsOptions):
                     console.print(Text.assemble(f"{file.path}: ", ("ok", "green"), warned))
             if formless := [str(file.path) for file in examined if file.job is None]:
                 complain(f"the rules were not applied to {', '.join(formless)}; mend the form first", style="dim")
-        raise typer.Exit(0 if all(file.passes(self.strict) for file in examined) else 1)
+        raise SystemExit(0 if all(file.passes(self.strict) for file in examined) else 1)
 
 
 def _entry(path: Path, finding: Finding, settings: Settings) -> dict[str, Any]:
@@ -68,8 +67,6 @@ def _entry(path: Path, finding: Finding, settings: Settings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SchemaOptions:
-    """Print the JSON Schema of job files; editors check and complete files with it."""
-
     def act(self) -> None:
         from vertex_launch.job import json_schema  # `check` does not need it
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.completion import CompletionContext
 
 from vertex_launch.cli.options import ProjectOptions
 from vertex_launch.cloud import jobs
@@ -19,15 +20,15 @@ MEANING = "Its number, its name or its job file, which mean the newest of that n
 BRIEF_SECONDS = 3.0  # for an answer while somebody waits behind TAB
 
 
-def sent_jobs(incomplete: str) -> list[str]:
+def sent_jobs(asked: CompletionContext) -> list[str]:
     """Return the names of the newest jobs that begin so, for the shell; none where the service does not answer."""
     with contextlib.suppress(Exception), CloudOptions().cloud() as service:
         names = (str(job.get("displayName")) for job in jobs.newest(replace(service, seconds=BRIEF_SECONDS), PAGE_SIZE))
-        return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+        return [name for name in dict.fromkeys(names) if name.startswith(asked.incomplete)]
     return []
 
 
-NamedJob = Annotated[str, typer.Argument(metavar="JOB", help=f"{MEANING}.", autocompletion=sent_jobs)]
+NamedJob = Annotated[str, Parameter(help=f"{MEANING}.", completer=sent_jobs)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +52,9 @@ class CloudOptions(ProjectOptions):
             yield connect(settings, endpoint)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SentJobOptions(CloudOptions):
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="[JOB]", help=f"{MEANING}; without it the newest of all.", autocompletion=sent_jobs),
-    ] = None
+    job: Annotated[str | None, Parameter(help=f"{MEANING}; without it the newest of all.", completer=sent_jobs)] = None
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:

@@ -5,12 +5,14 @@ import math
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Annotated, Any
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
 from urllib.parse import quote
 
-import typer
+from cyclopts import Group, Parameter
+from cyclopts.types import Port
+from cyclopts.validators import Number
 
 from vertex_launch import program, settings
 from vertex_launch.cli.local_options import LocalOptions
@@ -22,39 +24,42 @@ from vertex_launch.local.running.context import Options
 REQUEST_SECONDS = 30
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
 
-app = typer.Typer(name="emulate", invoke_without_command=True, add_completion=False)
-
-JobId = Annotated[str, typer.Argument(metavar="JOB", help="A custom job's id, the last part of its name.")]
-ReplicaName = Annotated[str, typer.Argument(metavar="REPLICA", help="Such as workerpool1-0.")]
-Seconds = Annotated[float, typer.Argument(min=0)]
-
-# A panel of its own, because a flag with two names leaves too little room beside long ones.
-_as_the_cloud = partial(typer.Option, rich_help_panel="How machines behave")
+Action = Literal["preempt", "kill", "freeze", "late"]
+ACTIONS = """preempt takes a SPOT machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again.
+kill ends a replica at once, as when its memory is exhausted. freeze stops it for some SECONDS, as a machine that hangs.
+late lets its next start come some SECONDS later, as a machine that is hard to get."""
+HOW = Group("How machines behave")
 
 
-def _seconds(meaning: str) -> Any:
-    return _as_the_cloud(min=0, metavar="S", help=f"Seconds. {meaning}")
+def _seconds(meaning: str) -> Parameter:
+    return Parameter(validator=Number(gte=0), metavar="S", group=HOW, help=f"Seconds. {meaning}")
 
 
-@app.callback(result_callback=lambda wanted, **_: wanted and wanted.act())  # None where a command of it was called
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EmulateOptions(LocalOptions):
-    """Run a local Vertex AI for gcloud and the SDK; its commands disturb the replicas of a job."""
-
-    click: typer.Context
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="Of 127.0.0.1; 0 takes a free one.")] = 8911
+    action: Annotated[Action | None, Parameter(help=ACTIONS, show_choices=False)] = None
+    job: Annotated[str, Parameter(help="A custom job's id, the last part of its name.")] = ""
+    replica: Annotated[str, Parameter(help="Such as workerpool1-0.")] = ""
+    seconds: Annotated[float | None, Parameter(validator=Number(gte=0), help="For freeze and late.")] = None
+    _: KW_ONLY
+    port: Annotated[Port, Parameter(metavar="N", help="Of 127.0.0.1; 0 takes a free one.")] = 8911
     capacity: Annotated[
         list[str] | None,
-        typer.Option(metavar="N", help="Replicas at once, 16, or REGION=N; further jobs are queued. Can be repeated."),
+        Parameter(metavar="N", help="Replicas at once, 16, or REGION=N; further jobs are queued. Can be repeated."),
     ] = None
     provision_seconds: Annotated[float, _seconds("Until a job's machines arrive.")] = 0
     grace_seconds: Annotated[float, _seconds("Between SIGTERM and SIGKILL.")] = 5
-    reducers_as_ps: Annotated[bool, _as_the_cloud(help="List reducers as ps in TF_CONFIG.")] = True
-
-    def __post_init__(self) -> None:
-        self.click.obj = self.state_dir
+    reducers_as_ps: Annotated[
+        bool, Parameter(negative="--no-reducers-as-ps", help="List reducers as ps in TF_CONFIG.", group=HOW)
+    ] = True
 
     def act(self) -> None:
+        if self.action:
+            timed = self.action in ("freeze", "late")
+            if not self.replica or timed is (self.seconds is None):
+                raise FaultError(f"{self.action} needs {'JOB REPLICA SECONDS' if timed else 'JOB and REPLICA alone'}")
+            disturb(self.state_dir, self.action, self.job, self.replica, self.seconds or 0)
+            return
         for name in ("provision_seconds", "grace_seconds"):
             if not math.isfinite(seconds := getattr(self, name)):
                 raise FaultError(f"--{name.replace('_', '-')} is {seconds}; give a finite number of seconds")
@@ -87,23 +92,13 @@ def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
     return everywhere, regions
 
 
-@app.command("kill", help="End a replica at once, as when its memory is exhausted.")
-@app.command(
-    "preempt", help="Take a SPOT machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again."
-)
-def disturb_now(context: typer.Context, job: JobId, replica: ReplicaName) -> None:
-    disturb(context, job, replica, 0)
-
-
-@app.command("late", help="Let a replica's next start come some seconds later, as a machine that is hard to get.")
-@app.command("freeze", help="Stop a replica for some seconds, as a machine that hangs.")
-def disturb(context: typer.Context, job: JobId, replica: ReplicaName, seconds: Seconds) -> None:
-    """Ask the service in the folder of --state-dir to do what the command is called; raises FaultError."""
+def disturb(state_dir: Path, action: Action, job: str, replica: str, seconds: float) -> None:
+    """Ask the service in the folder of --state-dir to disturb a replica; raises FaultError."""
     from vertex_launch.local.api.store import endpoint_of
 
-    endpoint, action = endpoint_of(context.obj), context.info_name
+    endpoint = endpoint_of(state_dir)
     if not endpoint:
-        raise FaultError(f"{context.obj}: no local Vertex works here; start one with {program.NAME} emulate")
+        raise FaultError(f"{state_dir}: no local Vertex works here; start one with {program.NAME} emulate")
     body = json.dumps({"replica": replica, "seconds": seconds}).encode()
     url = f"{endpoint}/control/{quote(id_of(job), safe='')}/{action}"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -44,13 +44,11 @@ Wanted = Callable[[Line], object]
 
 @dataclass(frozen=True, kw_only=True)
 class LogsOptions(SentJobOptions):
-    """Print what the replicas of a job printed, merged by time; --follow ends with the job, and with its exit code."""
-
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False
-    since: Annotated[str, typer.Option(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
-    replica: Annotated[str, typer.Option(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
-    grep: Annotated[str, typer.Option(metavar="PATTERN", help="Only lines in which this is found.")] = ""
-    json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False
+    follow: Annotated[bool, Parameter(alias="-f", help="Go on until the job has ended.")] = False
+    since: Annotated[str, Parameter(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
+    replica: Annotated[str, Parameter(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
+    grep: Annotated[str, Parameter(metavar="PATTERN", help="Only lines in which this is found.")] = ""
+    json: Annotated[bool, Parameter(help="One JSON object for each line.")] = False
 
     def act(self) -> None:
         search, since = pattern(self.grep).search, earliest(self.since, datetime.now(UTC))
@@ -60,7 +58,7 @@ class LogsOptions(SentJobOptions):
             # The service leaves out other lines, if it can be sure of them; but --follow moves its bar by them.
             log = Log(service, since, self.replica, "" if self.follow else part(self.grep))
             if self.follow:
-                raise typer.Exit(follow_to_end(service, job["name"], log, lambda line: search(line.text), self.json))
+                raise SystemExit(follow_to_end(service, job["name"], log, lambda line: search(line.text), self.json))
             for event in once(service, job, log):
                 if isinstance(event, Lost):
                     errors.print(service_line(event))

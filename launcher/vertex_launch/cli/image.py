@@ -15,14 +15,14 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from vertex_launch import program
-from vertex_launch.cli.options import Bucket, Image, Project, StandIns, state_dir
+from vertex_launch.cli.options import Bucket, Image, Passed, Project, StandIns, state_dir
 from vertex_launch.cli.output import console, errors
 from vertex_launch.cloud import image as images
 from vertex_launch.cloud import revision, setup
@@ -35,7 +35,7 @@ from vertex_launch.rules.containers import OF_REDUCERS
 from vertex_launch.settings import require
 
 KINDS = ("cpu", "push", "cloud")
-HELP = "What to do; an option of docker build is one word, or stands behind a lone --."
+HELP = "cpu, push, cloud; an option of docker build is one word, or stands behind a lone --."
 NO_ENGINE = "there is no docker and no podman here; with the word cloud Google builds the image"
 NO_KIND = "{} is none of cpu, push and cloud; options of docker build stand behind a lone --, as in -- --build-arg A=1"
 
@@ -51,12 +51,11 @@ BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_s
 LEFT = (DIST.name, "build", "*.egg-info", "__pycache__")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ImageOptions(StandIns):
-    """Build the image of this folder; cpu takes the small one, push sends it, cloud has Google build and keep it."""
-
-    click: typer.Context
-    words: Annotated[list[str] | None, typer.Argument(metavar="cpu|push|cloud", help=HELP)] = None
+    words: Annotated[list[str] | None, Parameter(help=HELP, allow_leading_hyphen=True)] = None
+    _: KW_ONLY
+    passed: Passed = ()
     project: Project = ""
     image: Image = ""
 
@@ -67,7 +66,7 @@ class ImageOptions(StandIns):
             raise FaultError(NO_KIND.format(unknown[0]))
         settings = self.settings()
         require(settings, "image")
-        build = images.build(settings.image, revision.described(Path()), "cpu" in kinds, (*options, *self.click.obj))
+        build = images.build(settings.image, revision.described(Path()), "cpu" in kinds, (*options, *self.passed))
         if "cloud" in kinds:
             build_by_google(build, settings.project)
         else:
@@ -104,26 +103,25 @@ def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
     done = subprocess.run((engine, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode > 2:  # the engine's own; 1 and 2 are of the last line in the image
         errors.print(done.stderr)
-        raise typer.Exit(done.returncode)
+        raise SystemExit(done.returncode)
     return [line for line in done.stdout.splitlines() if line.startswith("--label=")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class LockOptions:
-    """Write down the versions of all that the image installs; with --upgrade, the newest that fit."""
-
-    click: typer.Context
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="UV OPTIONS", help="Options of uv pip compile, such as --upgrade.")
+        list[str] | None, Parameter(help="Options of uv pip compile, such as --upgrade.", allow_leading_hyphen=True)
     ] = None
+    _: KW_ONLY
+    passed: Passed = ()
     custom_compile_command: Annotated[
-        str, typer.Option(metavar="LINE", help="What the locks name in their header as their origin.")
+        str, Parameter(metavar="LINE", help="What the locks name in their header as their origin.")
     ] = f"{program.SCRIPT} lock"
 
     def act(self) -> None:
         if not importlib.util.find_spec("uv"):
             raise FaultError(NO_UV.format(sys.executable))
-        words = (f"--custom-compile-command={self.custom_compile_command}", *(self.words or ()), *self.click.obj)
+        words = (f"--custom-compile-command={self.custom_compile_command}", *(self.words or ()), *self.passed)
         resolve("lock.txt", str(REQUIREMENTS / "cuda.txt"), str(REQUIREMENTS / "trainer.txt"), *words)
         # The framework's share of the lock: its layer of the image is built again only where this file changes.
         resolve("cuda.lock.txt", str(REQUIREMENTS / "cuda.txt"), f"--constraint={REQUIREMENTS / 'lock.txt'}", *words)
@@ -149,14 +147,13 @@ def call(*words: str) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     if code or interrupts:
-        raise typer.Exit(128 - code if code < 0 else code or 130)
+        raise SystemExit(128 - code if code < 0 else code or 130)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PackageOptions(StandIns):
-    """Pack a folder for a job with a pythonPackageSpec, and say how to send the package to the bucket."""
-
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with pyproject.toml.")] = Path()
+    folder: Annotated[Path, Parameter(help="The folder with pyproject.toml.")] = Path()
+    _: KW_ONLY
     bucket: Bucket = ""
 
     def act(self) -> None:

@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from enum import Enum
+from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from rich.table import Column, Table
 from rich.text import Text
 
 from vertex_launch.cli.cloud_options import CloudOptions, NamedJob, SentJobOptions
 from vertex_launch.cli.following import EXIT_CODES, command, headline, print_cause
-from vertex_launch.cli.output import complain, console, interrupted, print_table
+from vertex_launch.cli.output import complain, confirmed, console, interrupted, print_table
 from vertex_launch.cli.trials_table import table as trials_table
 from vertex_launch.cloud import jobs
 from vertex_launch.cloud.jobs import Cost
@@ -25,26 +27,25 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.untrusted.printable import printable
 
-State = Literal["QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "EXPIRED"]
+State = Enum("State", "QUEUED PENDING RUNNING SUCCEEDED FAILED CANCELLING CANCELLED EXPIRED")  # in either case
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobsOptions(CloudOptions):
-    """List the newest jobs, searches and training pipelines: how each stands, and what it has cost."""
-
-    state: Annotated[State | None, typer.Option(help="Only those in this state.", case_sensitive=False)] = None
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="So many, the newest first.")] = 20
-    json: Annotated[bool, typer.Option("--json", help="The resources themselves, as a list.")] = False
+    state: Annotated[State | None, Parameter(help="Only those in this state.")] = None
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="So many, the newest first.")] = 20
+    json: Annotated[bool, Parameter(help="The resources themselves, as a list.")] = False
 
     def act(self) -> None:
+        wanted = self.state.name if self.state else ""
         with self.cloud() as service:
-            resources = jobs.newest(service, self.limit, self.state or "")
+            resources = jobs.newest(service, self.limit, wanted)
         if self.json:
             print(json.dumps(resources, indent=2))
         elif resources:
             print_table(table_of_jobs(resources, service.settings.catalog))
         else:
-            console.print(f"{service.place} has no {f'{self.state} ' if self.state else ''}job")
+            console.print(f"{service.place} has no {f'{wanted} ' if wanted else ''}job")
 
 
 def table_of_jobs(resources: list[Resource], catalog: Catalog) -> Table:
@@ -68,9 +69,7 @@ def table_of_jobs(resources: list[Resource], catalog: Catalog) -> Table:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(SentJobOptions):
-    """Show how a job stands, what it has cost, and why it failed; the exit code is that of its state."""
-
-    json: Annotated[bool, typer.Option("--json", help="The resource itself.")] = False
+    json: Annotated[bool, Parameter(help="The resource itself.")] = False
 
     def act(self) -> None:
         with self.sent() as (service, job):
@@ -85,7 +84,7 @@ class StatusOptions(SentJobOptions):
                 if same := same_result(job):
                     complain(same, style="yellow")
                 print_cause(service, job)
-        raise typer.Exit(EXIT_CODES.get(state(job), 0))
+        raise SystemExit(EXIT_CODES.get(state(job), 0))
 
 
 def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
@@ -105,9 +104,7 @@ def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(SentJobOptions):
-    """Say what a job has cost so far, by list prices and the time of its machines."""
-
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False
+    json: Annotated[bool, Parameter(help="For programs.")] = False
 
     def act(self) -> None:
         with self.sent() as (service, job):
@@ -133,12 +130,11 @@ def table_of_cost(cost: Cost) -> Table:
     return shown
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CancelOptions(CloudOptions):
-    """Stop a job; its checkpoints stay, and a job sent again with the same output folder resumes from them."""
-
     job: NamedJob
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False
+    _: KW_ONLY
+    yes: Annotated[bool, Parameter(help="Do not ask before.")] = False
 
     def act(self) -> None:
         message = "nothing was stopped" if self.yes else "nothing was stopped; --yes stops without a question"
@@ -151,8 +147,8 @@ class CancelOptions(CloudOptions):
                 if state(job) in ENDED:
                     console.print("it has ended already; nothing was done")
                     return
-                if not (self.yes or typer.confirm("Stop it?")):
-                    raise typer.Exit(1)
+                if not (self.yes or confirmed("Stop it?")):
+                    raise SystemExit(1)
             with interrupted(f"whether it was stopped is not known; see: {command(service, 'status', id)}"):
                 service.cancel(name)
         console.print(f"asked to stop; see it end with: {command(service, 'logs', id, '--follow')}")

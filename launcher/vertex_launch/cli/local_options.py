@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
 from vertex_launch.cli.options import SettingsOptions, StateFolder
 from vertex_launch.cli.output import complain
@@ -21,15 +21,13 @@ class LocalOptions(SettingsOptions):
     state_dir: StateFolder = StateDir.folder
     pass_env: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),
+        Parameter(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),
     ] = None
-    retry_user_errors: Annotated[
-        bool, typer.Option("--retry-user-errors", help="Start again also what ends with code 1, 2, 126 or 127.")
-    ] = False
+    retry_user_errors: Annotated[bool, Parameter(help="Start again also what ends with code 1, 2, 126 or 127.")] = False
 
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="R:F@M", help="Rehearse: workerpool1-0:kill@step=20, :late=20, ...; can be repeated."),
+        Parameter(metavar="R:F@M", help="Rehearse: workerpool1-0:kill@step=20, :late=20, ...; can be repeated."),
     ] = None
 
     def context(self, options: Options) -> Context:

@@ -1,72 +1,115 @@
 """Check, run or submit a job file; or be the service that runs it."""
 
 import errno
-import importlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
+from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
 
 from vertex_launch import program
-from vertex_launch.cli.options import CallingCommand, Command, TrainerCommand, app_of
 from vertex_launch.cli.output import complain
-from vertex_launch.errors import FaultError
+from vertex_launch.errors import FaultError, nearest
 
 OTHER_FOLDER, ROOM = "; work in a folder that you may write to, or as its owner", "; free some space there"
 CURES = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), OTHER_FOLDER)
 CURES |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ROOM)
 
-# Name -> the command, once it is imported.
-COMMANDS: dict[str, Any] = dict.fromkeys(
-    (
-        *("check", "plan", "run", "emulate", "predict"),
-        *("setup", "submit", "jobs", "status", "logs", "cancel", "cost", "model", "tensorboard"),
-        *("image", "lock", "package", "schema"),
-    )
-)
-# Command -> its module, where that is not of its name.
-MODULES = dict.fromkeys(("status", "cost", "cancel"), "jobs") | dict.fromkeys(("model", "tensorboard"), "outputs")
-MODULES |= dict.fromkeys(("lock", "package"), "image") | {"logs": "following", "schema": "check"}
-# Command -> its class, where it takes words of another program behind --.
-CLASSES: dict[str, type[Command]] = dict.fromkeys(("plan", "run"), TrainerCommand)
-CLASSES |= dict.fromkeys(("image", "lock"), CallingCommand)
-
-
-class Commands(TyperGroup):
-    """Imports the module of a command only when that is called or listed: together they take half a second."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:  # pydantic's words, which Typer asks
-            error.message = error.message.removeprefix("Value error, ")
-            raise
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in self.commands:
-            module = importlib.import_module(f"vertex_launch.cli.{MODULES.get(cmd_name, cmd_name)}")
-            options, kind = f"{cmd_name.title()}Options", CLASSES.get(cmd_name, Command)
-            app = getattr(module, "app", None) or app_of(getattr(module, options), kind)
-            self.commands[cmd_name] = typer.main.get_command(app)
-        return super().get_command(ctx, cmd_name)
+# Command -> what it is for.
+COMMANDS = {
+    "check": "Say everything that Vertex AI would refuse later, or spoil.",
+    "plan": "Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers.",
+    "run": "Run a job in the local Vertex: each replica a process, or a container, with the service's environment.",
+    "emulate": "Run a local Vertex AI for gcloud and the SDK; or, with an ACTION, disturb a replica of a job in it.",
+    "predict": "Start an exported model's serving container here, ask it for predictions, and stop it.",
+    "setup": "Make what jobs need in Google Cloud, step by step, with gcloud; what is there stays as it is.",
+    "submit": "Send a job to Vertex AI; shows what will be sent, and asks. --or and --regions send it where it starts.",
+    "jobs": "List the newest jobs, searches and training pipelines: how each stands, and what it has cost.",
+    "status": "Show how a job stands, what it has cost, and why it failed; the exit code is that of its state.",
+    "logs": "Print what the replicas of a job printed, merged by time; --follow ends with the job, and its exit code.",
+    "cancel": "Stop a job; its checkpoints stay, and a job sent again with the same output folder resumes from them.",
+    "cost": "Say what a job has cost so far, by list prices and the time of its machines.",
+    "model": "Copy the model that a job exported, or that of a search's best trial, from the bucket to a folder.",
+    "tensorboard": "Show the curves of a job, or of all trials of a search, in the browser as they grow, until Ctrl-C.",
+    "image": "Build this folder's image; cpu takes the small one, push sends it, cloud has Google build and keep it.",
+    "lock": "Write down the versions of all that the image installs; with --upgrade, the newest that fit.",
+    "package": "Pack a folder for a job with a pythonPackageSpec, and say how to send the package to the bucket.",
+    "schema": "Print the JSON Schema of job files; editors check and complete files with it.",
+}
+# Command -> its class, whose module is imported only when the command is called.
+PLACES = {
+    "check": "check:CheckOptions",
+    "plan": "plan:PlanOptions",
+    "run": "run:RunOptions",
+    "emulate": "emulate:EmulateOptions",
+    "predict": "predict:PredictOptions",
+    "setup": "setup:SetupOptions",
+    "submit": "submit:SubmitOptions",
+    "jobs": "jobs:JobsOptions",
+    "status": "jobs:StatusOptions",
+    "logs": "following:LogsOptions",
+    "cancel": "jobs:CancelOptions",
+    "cost": "jobs:CostOptions",
+    "model": "outputs:ModelOptions",
+    "tensorboard": "outputs:TensorboardOptions",
+    "image": "image:ImageOptions",
+    "lock": "image:LockOptions",
+    "package": "image:PackageOptions",
+    "schema": "check:SchemaOptions",
+}
+# Command -> what may follow a lone --, which the field `passed` of its class gets.
+PASSING = {"plan": "TRAINER FLAGS", "run": "TRAINER FLAGS", "image": "DOCKER OPTIONS", "lock": "UV OPTIONS"}
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one sentence, never a traceback."""
-    # Words in the shell can be completed for the console script, not for python -m.
-    app = typer.Typer(cls=Commands, help=__doc__, no_args_is_help=True, add_completion=program.NAME == program.SCRIPT)
-    app.callback()(lambda: None)
-    group: Any = typer.main.get_command(app)
-    group.commands = COMMANDS
     try:
-        group(prog_name=program.NAME)
+        value = parsed(sys.argv[1:] or ["--help"])
+        if value is not None:
+            value.act()
+        raise SystemExit(0 if sys.argv[1:] else 2)
+    except CycloptsError as error:
+        complain(f"{error} See --help.")
+        raise SystemExit(2) from None
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its exit
+    except EOFError:
+        complain("\na question was not answered; --yes asks none")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     except FaultError as error:
         complain(str(error))
     except OSError as error:  # a full disk, a folder that is not ours, no network
         place = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         complain(place + CURES.get(error.errno or 0, ""))
     raise SystemExit(1)
+
+
+def parsed(words: Sequence[str]) -> Any:
+    """Return the command with its options, None if its help was printed."""
+    end = words.index("--") if words[0] in PASSING and "--" in words else len(words)
+    try:
+        command, bound, to_give = app().parse_args(words[:end], print_error=False, exit_on_error=False)
+    except UnknownOptionError as error:
+        if "TRAINER" not in PASSING.get(words[0], ""):
+            raise
+        meant, word = "flags of the trainer stand", error.token.keyword or error.token.value
+        if guess := nearest(word, [name for argument in error.argument_collection for name in argument.names]):
+            meant = f"did you mean {guess}? If it is the trainer's, it stands"
+        raise FaultError(f"{words[0]} has no option {word}; {meant} behind a lone --, as in -- {word}") from None
+    return command(*bound.args, **bound.kwargs, **dict.fromkeys(to_give, tuple(words[end + 1 :])))
+
+
+def app() -> App:
+    """The program, whose commands are the classes above."""
+    plain = Parameter(negative=(), show_default=lambda value: str(value) if value else None)
+    made = App(
+        program.NAME, __doc__, help_flags="--help", version_flags=(), help_format="plaintext", default_parameter=plain
+    )
+    for number, (name, meaning) in enumerate(COMMANDS.items()):
+        usage = f"Usage: {program.NAME} {name} [OPTIONS] [ARGS] [-- {PASSING[name]}]" if name in PASSING else None
+        made.command(f"vertex_launch.cli.{PLACES[name]}", name, help=meaning, usage=usage, sort_key=number)
+    if program.NAME == program.SCRIPT:  # the shell completes the words of a script, not those of python -m
+        made.register_install_completion_command()
+    return made

@@ -7,7 +7,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -45,7 +44,7 @@ def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
     report(replace(examined[0], findings=tuple(findings)))
     jobs = [one.job for one in examined if one.job and one.passes(strict=False)]
     if len(jobs) < len(places):
-        raise typer.Exit(1)
+        raise SystemExit(1)
     return jobs
 
 
@@ -73,9 +72,14 @@ def interrupted(message: str) -> Iterator[None]:
     """End the program with this message on Ctrl-C, at a question too."""
     try:
         yield
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, EOFError):
         errors.print(f"\n{message}")
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
+
+
+def confirmed(question: str) -> bool:
+    """Ask for a yes; raises EOFError if nobody can answer."""
+    return input(f"{question} [y/N]: ").strip().casefold() in ("y", "yes")
 
 
 def complain(text: str, style: str = "red") -> None:

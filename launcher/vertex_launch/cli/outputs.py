@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.types import Port
 from google.api_core.exceptions import GoogleAPIError
 from google.auth.exceptions import GoogleAuthError
 
@@ -28,9 +29,7 @@ PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(SentJobOptions):
-    """Copy the model that a job has exported, or that of the best trial of a search, from the bucket to a folder."""
-
-    to: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder; else NAME-model.")] = None
+    to: Annotated[Path | None, Parameter(metavar="FOLDER", help="A new folder; else NAME-model.")] = None
 
     def act(self) -> None:
         with self.sent() as (service, job):
@@ -42,9 +41,7 @@ class ModelOptions(SentJobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorboardOptions(SentJobOptions):
-    """Show the curves of a job, or of all trials of a search, in the browser, as they grow; until Ctrl-C."""
-
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of its page; 0 takes a free one.")] = 6006
+    port: Annotated[Port, Parameter(help="Of its page; 0 takes a free one.")] = 6006
 
     def act(self) -> None:
         if missing := [*not_installed("tensorboard", "the command tensorboard")]:
@@ -61,7 +58,7 @@ class TensorboardOptions(SentJobOptions):
             try:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
-                        raise typer.Exit(shown.wait(SECONDS))
+                        raise SystemExit(shown.wait(SECONDS))
                     with contextlib.suppress(*PASSING):  # the next time may do
                         copy_curves(job, service, folder)
             finally:

@@ -4,13 +4,13 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
-from vertex_launch.cli.options import SettingsOptions, state_dir
+from vertex_launch.cli.options import Passed, SettingsOptions, state_dir
 from vertex_launch.cli.output import approved, console, warn_of_age
 from vertex_launch.errors import FaultError, not_installed
 from vertex_launch.job.contract import with_arguments
@@ -25,31 +25,30 @@ from vertex_launch.settings import Settings
 PICTURES = (".png", ".svg")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PlanOptions(SettingsOptions):
-    """Say what a job needs, costs and gains: machines, quota, memory, time of a step, reduction servers."""
-
-    click: typer.Context
-    jobs: Annotated[list[Path], typer.Argument(metavar="JOB", help="A job file; several with --compare.")]
-    compare: Annotated[bool, typer.Option("--compare", help="Several jobs side by side.")] = False
+    jobs: Annotated[list[Path], Parameter(help="A job file; several with --compare.")]
+    _: KW_ONLY
+    passed: Passed = ()
+    compare: Annotated[bool, Parameter(help="Several jobs side by side.")] = False
     gradient_bytes: Annotated[
-        float | None, typer.Option(help="Bytes of gradients that a step all-reduces; the trainer is not asked then.")
+        float | None, Parameter(help="Bytes of gradients that a step all-reduces; the trainer is not asked then.")
     ] = None
     step_seconds: Annotated[
-        float | None, typer.Option(help="What computing takes in a step, measured without a network.")
+        float | None, Parameter(help="What computing takes in a step, measured without a network.")
     ] = None
     run: Annotated[
-        Path | None, typer.Option(help="The output folder of a run on one machine of the kind; its speed counts.")
+        Path | None, Parameter(help="The output folder of a run on one machine of the kind; its speed counts.")
     ] = None
     mfu: Annotated[
-        float, typer.Option(help="Share of the GPUs' peak that is reached, if nothing is measured: 0.01 to 1.")
+        float, Parameter(help="Share of the GPUs' peak that is reached, if nothing is measured: 0.01 to 1.")
     ] = MFU
-    chart: Annotated[Path | None, typer.Option(help="Draw the job on 1 to 1,024 machines: a .png or .svg.")] = None
-    apply: Annotated[bool, typer.Option("--apply", help="Write the reducers into the file, unless they lose.")] = False
-    json: Annotated[bool, typer.Option("--json", help="One JSON document in place of tables.")] = False
+    chart: Annotated[Path | None, Parameter(help="Draw the job on 1 to 1,024 machines: a .png or .svg.")] = None
+    apply: Annotated[bool, Parameter(help="Write the reducers into the file, unless they lose.")] = False
+    json: Annotated[bool, Parameter(help="One JSON document in place of tables.")] = False
 
     def act(self) -> None:
-        settings, flags = self.settings(), self.click.obj
+        settings, flags = self.settings(), self.passed
         warn_of_age(settings.catalog)
         jobs = [job for path in self.jobs for job in approved(path, settings)]
         _require_sense(self, flags)

@@ -4,11 +4,11 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from cyclopts import Parameter
 
 from vertex_launch.cli.options import state_dir
 from vertex_launch.cli.output import complain, errors
@@ -19,18 +19,16 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 SERVER = Path("trainer/serving.py")  # the project's server, the default
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PredictOptions:
-    """Start an exported model's serving container here, ask it for predictions, and stop it."""
-
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of an exported model.")]
+    model: Annotated[Path, Parameter(help="The folder of an exported model.")]
     sample: Annotated[
-        Path | None, typer.Argument(metavar="[SAMPLE]", help='JSON such as {"instances": [...]}; - is standard input.')
+        Path | None,
+        Parameter(allow_leading_hyphen=True, help='JSON such as {"instances": [...]}; - is standard input.'),
     ] = None
-    serve: Annotated[bool, typer.Option("--serve", help="Go on answering until Ctrl-C.")] = False
-    command: Annotated[
-        str, typer.Option(help="What serves it, in place of python -m trainer.serving.", show_default=False)
-    ] = ""
+    _: KW_ONLY
+    serve: Annotated[bool, Parameter(help="Go on answering until Ctrl-C.")] = False
+    command: Annotated[str, Parameter(help="What serves it, in place of python -m trainer.serving.")] = ""
 
     def act(self) -> None:
         if not (self.sample or self.serve):
@@ -52,7 +50,7 @@ class PredictOptions:
                     raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
         except KeyboardInterrupt:
             errors.print("stopped")
-            raise typer.Exit(code) from None
+            raise SystemExit(code) from None
 
 
 def program_of(command: str) -> tuple[str, ...]:

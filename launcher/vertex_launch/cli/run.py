@@ -5,18 +5,19 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 from google.cloud.aiplatform_v1.types.hyperparameter_tuning_job import HyperparameterTuningJob
 from google.cloud.aiplatform_v1.types.study import StudySpec
 
 from vertex_launch import program, rules
 from vertex_launch.cli.local_options import LocalOptions
-from vertex_launch.cli.options import JobFile
+from vertex_launch.cli.options import JobFile, Passed
 from vertex_launch.cli.output import approved, complain, errors, lasting
 from vertex_launch.cli.trials_table import table
 from vertex_launch.errors import FaultError
@@ -35,20 +36,19 @@ from vertex_launch.settings import Settings, for_local
 FRESH = "--fresh"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunOptions(LocalOptions):
-    """Run a job in the local Vertex: each replica a process, or a container, with the service's environment."""
-
-    click: typer.Context
     job: JobFile
-    max_replicas: Annotated[int | None, typer.Option(min=1, help="At most so many replicas that train.")] = None
+    _: KW_ONLY
+    passed: Passed = ()
+    max_replicas: Annotated[
+        int | None, Parameter(validator=Number(gte=1), help="At most so many replicas that train.")
+    ] = None
     fresh: Annotated[
-        bool, typer.Option(FRESH, help="Empty the job's output folder first, and forget a search's trials.")
+        bool, Parameter(FRESH, help="Empty the job's output folder first, and forget a search's trials.")
     ] = False
-    containers: Annotated[
-        bool, typer.Option("--containers", help="Run the images themselves, by Docker or Podman.")
-    ] = False
-    restarts: Annotated[bool, typer.Option("--restarts", help="Start again what fails, as the service does.")] = False
+    containers: Annotated[bool, Parameter(help="Run the images themselves, by Docker or Podman.")] = False
+    restarts: Annotated[bool, Parameter(help="Start again what fails, as the service does.")] = False
 
     def act(self) -> None:
         client = containers.client() if self.containers else ""
@@ -57,7 +57,7 @@ class RunOptions(LocalOptions):
         if self.containers and context.options.faults:
             raise FaultError("--fault does not reach into the containers of --containers; leave out one of them")
         (loaded,) = approved(self.job, rules.in_local_vertex(context.settings))
-        whole, flags = trial(loaded), self.click.obj
+        whole, flags = trial(loaded), self.passed
         job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)
         if flags:
             refuse_unknown_flags(whole, job, context.settings)
@@ -67,7 +67,7 @@ class RunOptions(LocalOptions):
         if isinstance(loaded, TuningJob):
             for flag in tried(flags, loaded.spec.study_spec):
                 complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
-            raise typer.Exit(0 if search(loaded, job, context, self.fresh) else 1)
+            raise SystemExit(0 if search(loaded, job, context, self.fresh) else 1)
         if self.retry_user_errors and not self.restarts:
             raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
         if not self.fresh:
@@ -77,8 +77,8 @@ class RunOptions(LocalOptions):
         except KeyboardInterrupt:
             errors.print("interrupted; every replica was stopped")
             errors.print(advice(job, context.state_dir, sys.argv, os.environ))
-            raise typer.Exit(130) from None
-        raise typer.Exit(0 if outcome.succeeded else 1)
+            raise SystemExit(130) from None
+        raise SystemExit(0 if outcome.succeeded else 1)
 
 
 def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
@@ -115,7 +115,7 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
         errors.print(f"it goes on after the trials that have ended, with: {command(sys.argv, os.environ)}")
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     lasting.print(table(ended, runs))
     if same := same_result(ended):
         lasting.print(same, style="yellow")

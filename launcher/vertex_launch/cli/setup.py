@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from vertex_launch import settings
 from vertex_launch.cli.options import SETTINGS, SettingsOptions, state_dir
-from vertex_launch.cli.output import console
+from vertex_launch.cli.output import confirmed, console
 from vertex_launch.cloud import setup as cloud
 from vertex_launch.cloud.refusals import LOGIN
 from vertex_launch.cloud.setup import Step
@@ -26,12 +27,13 @@ JOBS = Path("jobs")
 
 @dataclass(frozen=True, kw_only=True)
 class SetupOptions(SettingsOptions):
-    """Make what jobs need in Google Cloud, step by step, with gcloud; what is there stays as it is."""
-
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; print the gcloud lines.")] = False
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False
+    dry_run: Annotated[bool, Parameter(help="Change nothing; print the gcloud lines.")] = False
+    yes: Annotated[bool, Parameter(help="Do not ask.")] = False
     budget: Annotated[
-        float, typer.Option(min=0, metavar="USD", help="A month's budget, with a mail at half and at all of it.")
+        float,
+        Parameter(
+            validator=Number(gte=0), metavar="USD", help="A month's budget, with a mail at half and at all of it."
+        ),
     ] = 0
 
     def act(self) -> None:
@@ -43,8 +45,8 @@ class SetupOptions(SettingsOptions):
             return
         missing = [step for step in every(new, self.budget) if not is_there(step)]
         count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
-        if missing and not (self.yes or typer.confirm(f"Take the {count}?")):
-            raise typer.Exit(1)
+        if missing and not (self.yes or confirmed(f"Take the {count}?")):
+            raise SystemExit(1)
         private(policy().parent)
         policy().write_text(json.dumps(cloud.CLEAN_UP))
         budgets = [step for step in missing if step.looks[0] == "billing"]

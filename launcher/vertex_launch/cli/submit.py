@@ -2,17 +2,17 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from cyclopts import Parameter
 from google.api_core.exceptions import ServerError, TooManyRequests
 
 from vertex_launch.cli.cloud_options import CloudOptions
 from vertex_launch.cli.following import DETACHED, EXIT_CODES, command, detached, follow_to_end
 from vertex_launch.cli.options import JobFile, SettingsOptions, seconds
-from vertex_launch.cli.output import approved, complain, console, errors, interrupted, report
+from vertex_launch.cli.output import approved, complain, confirmed, console, errors, interrupted, report
 from vertex_launch.cloud import jobs, preflight, revision
 from vertex_launch.cloud import submit as cloud
 from vertex_launch.cloud.logs import Log
@@ -30,33 +30,35 @@ from vertex_launch.settings import Settings
 WAIT_SECONDS = 1200.0  # for machines, before the next job is sent; where nobody says otherwise
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SubmitOptions(CloudOptions, SettingsOptions):
-    """Send a job to Vertex AI; shows what will be sent, and asks. With --or and --regions, send it where it starts."""
-
     job: JobFile
+    _: KW_ONLY
     others: Annotated[
         list[Path] | None,
-        typer.Option("--or", metavar="JOB", help="Send this one where the others do not start; can be repeated."),
+        Parameter("--or", metavar="JOB", help="Send this one where the others do not start; can be repeated."),
     ] = None
-    regions: Annotated[str, typer.Option(metavar="R,R", help="Try each job in these regions, one after the other.")] = (
-        ""
-    )
+    regions: Annotated[str, Parameter(metavar="R,R", help="Try each job in these regions, one after the other.")] = ""
     wait: Annotated[
         float | None,
-        typer.Option(parser=seconds, metavar="20m", help="How long a job may wait for machines, then it is cancelled."),
+        Parameter(
+            converter=seconds,
+            allow_leading_hyphen=True,
+            metavar="20m",
+            help="How long a job may wait for machines, then it is cancelled.",
+        ),
     ] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before sending.")] = False
+    yes: Annotated[bool, Parameter(help="Do not ask before sending.")] = False
     label: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A label of the job, which reaches the bill; can be repeated."),
+        Parameter(metavar="KEY=VALUE", help="A label of the job, which reaches the bill; can be repeated."),
     ] = None
     print: Annotated[
-        Literal["gcloud", "curl", "python"] | None, typer.Option(help="Send nothing; print what sends the same.")
+        Literal["gcloud", "curl", "python"] | None, Parameter(help="Send nothing; print what sends the same.")
     ] = None
     follow: Annotated[
         bool | None,
-        typer.Option("--follow/--no-follow", help="Print its log until it ends; on a terminal that is the default."),
+        Parameter(negative="--no-follow", help="Print its log until it ends; on a terminal that is the default."),
     ] = None
 
     def act(self) -> None:
@@ -72,12 +74,12 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without a question"):
                 offers = [offer(job, service, settings, own, code.get("git-revision", "")) for job, settings in places]
                 wait = self.wait if self.wait is not None or len(offers) == 1 else WAIT_SECONDS
-                if not (all(one.passes for one in offers) and (self.yes or typer.confirm(question(offers, wait)))):
-                    raise typer.Exit(1)
+                if not (all(one.passes for one in offers) and (self.yes or confirmed(question(offers, wait)))):
+                    raise SystemExit(1)
             with signals_as_exceptions():
                 service, name = first_to_start(offers, wait)
         if sys.stdout.isatty() if self.follow is None else self.follow:
-            raise typer.Exit(follow_to_end(service, name, Log(service)))
+            raise SystemExit(follow_to_end(service, name, Log(service)))
         console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}")
 
     def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
@@ -150,7 +152,7 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
         if wait is None or starts(one, name, wait):
             return one.service, name
     complain("no job has started, and none is left there; try again later, or with a longer --wait")
-    raise typer.Exit(EXIT_CODES["EXPIRED"])
+    raise SystemExit(EXIT_CODES["EXPIRED"])
 
 
 def starts(one: Offer, name: str, wait: float) -> bool:
@@ -166,7 +168,7 @@ def starts(one: Offer, name: str, wait: float) -> bool:
         job = jobs.withdraw(service, name)
     except KeyboardInterrupt:
         errors.print(f"interrupted; no other job is sent{detached(service, name)}")
-        raise typer.Exit(DETACHED) from None
+        raise SystemExit(DETACHED) from None
     if state(job) == "SUCCEEDED":
         return True
     console.print(f"{one}: has not started in {duration(wait)}; it is {state(job)}", style="yellow")
@@ -184,7 +186,7 @@ def send(request: cloud.Request, service: Service) -> str:
     except KeyboardInterrupt:
         errors.print("interrupted before the answer came; looking for the job")
         errors.print(outcome())
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     except (ServerError, NoAnswerError):
         errors.print(outcome())
         raise
