@@ -26,7 +26,7 @@ LONGEST = 40  # characters of a metric
 
 @dataclass(frozen=True)
 class Steps:
-    """How many steps are finished, of how many, and a metric such as `train loss 0.1234`; "" without one."""
+    """Progress of a run: finished steps, of how many, and a metric such as `train loss 0.1234`, "" without one."""
 
     done: int
     total: int
