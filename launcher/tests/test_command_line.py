@@ -146,3 +146,11 @@ def test_another_folder_may_hold_the_state_of_a_run(project: Path, tmp_path: Pat
     assert run.returncode == 0
     assert (tmp_path / "state/jobs").is_dir()
     assert not (project / ".vertex").exists()
+
+
+@pytest.mark.parametrize(("variable", "folder"), [("", ".vertex"), ("elsewhere", "elsewhere")])
+def test_an_empty_variable_names_no_folder(project: Path, variable: str, folder: str) -> None:
+    words = [sys.executable, "-m", "vertex_launch", "emulate", "kill", "job", "workerpool0-0"]
+    environ = environment() | {"VERTEX_STATE_DIR": variable}
+    said = subprocess.run(words, cwd=project, env=environ, capture_output=True, text=True, timeout=240)
+    assert said.stderr.startswith(f"{folder}: no local Vertex works here; ")

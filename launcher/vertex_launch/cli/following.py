@@ -47,7 +47,9 @@ class LogsOptions(SentJobOptions):
     follow: Annotated[bool, Parameter(alias="-f", help="Go on until the job has ended.")] = False
     since: Annotated[str, Parameter(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
     replica: Annotated[str, Parameter(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
-    grep: Annotated[str, Parameter(metavar="PATTERN", help="Only lines in which this is found.")] = ""
+    grep: Annotated[
+        str, Parameter(metavar="PATTERN", allow_leading_hyphen=True, help="Only lines in which this is found.")
+    ] = ""
     json: Annotated[bool, Parameter(help="One JSON object for each line.")] = False
 
     def act(self) -> None:

@@ -1,12 +1,12 @@
 """The options of `run` and `emulate`, which alone need the machinery of jobs that run here."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from vertex_launch.cli.options import SettingsOptions, StateFolder
+from vertex_launch.cli.options import SettingsOptions, StateFolder, state_dir
 from vertex_launch.cli.output import complain
 from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.running import faults, host
@@ -18,7 +18,7 @@ from vertex_launch.settings import passing
 class LocalOptions(SettingsOptions):
     """Options of `run` and `emulate`."""
 
-    state_dir: StateFolder = StateDir.folder
+    state_dir: StateFolder = field(default_factory=lambda: state_dir().folder)
     pass_env: Annotated[
         list[str] | None,
         Parameter(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),

@@ -16,10 +16,10 @@ SETTINGS = Path("vertex.toml")
 STATE_DIR = "VERTEX_STATE_DIR"
 UNITS = {"s": 1, "m": 60, "h": 3600}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh])")
-STATE = f"Folder of the local Vertex's state; or set {STATE_DIR}."
+STATE = f"Folder of the local Vertex's state, by default {StateDir.folder}; or set {STATE_DIR}."
 
 JobFile = Annotated[Path, Parameter(help="A job file.")]
-StateFolder = Annotated[Path, Parameter(env_var=STATE_DIR, show_env_var=False, help=STATE)]
+StateFolder = Annotated[Path, Parameter(show_default=False, help=STATE)]
 # Words behind a lone --, which cli/main.py fills in.
 Passed = Annotated[tuple[str, ...], Parameter(parse=False)]
 
@@ -42,7 +42,7 @@ def seconds(_: type, words: Sequence[Any]) -> float:
 
 
 def state_dir() -> StateDir:
-    """The state of the local Vertex, for commands without --state-dir."""
+    """The state of the local Vertex, unless --state-dir names another folder."""
     return StateDir(Path(os.environ.get(STATE_DIR) or StateDir.folder))
 
 
