@@ -40,6 +40,7 @@ def printed(folder: Path, replica: str) -> list[Mapping[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
 
 
+@pytest.mark.proof
 def test_a_run_without_words_shows_its_steps_and_who_was_told_to_end(project: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with started(folder, 3, "--steps", "3000", "--log-every", "1", "--checkpoint-every", "2900") as (launcher, shown):
