@@ -132,6 +132,7 @@ def test_cruft_creates_a_project_and_links_another(origin: Origin, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 def test_cruft_updates_the_line_with_the_project(origin: Origin, tmp_path: Path) -> None:
     template = tmp_path / "template"
     shutil.copytree(origin.folder, template)
