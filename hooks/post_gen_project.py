@@ -19,7 +19,7 @@ SHELL = Path(os.environ.get("PWD", "..")).resolve()  # the folder in which the c
 REPOSITORY = re.compile(r"git\+(?:(https?)|ssh|git)://(?:[^/@]*@)?([^/]+)/(.+?)(?:[.]git)?/?@([^@]+)")
 ARCHIVE = re.compile(r"(https?)://([^/]+)/(.+?)(?:/-)?/archive/(?:refs/\w+/)?([^/]+?)(?:/[^/]+)?[.]zip")
 FOLDER = re.compile(r"(?:git\+)?(file:.+?)(?:@[0-9a-f]{40,64})?")
-EXTRAS = "[plots,search]"  # of the launcher, for plan --chart and jobs/tuning.yaml; the trainer brings tensorboard
+DISTRIBUTION = "vertex-launch[plots,search]"  # for plan --chart and jobs/tuning.yaml; the trainer brings tensorboard
 # A word in a host's name -> what its addresses have between repository and commit; GitHub and others have blob.
 VIEWS = {"gitlab": "-/blob", "bitbucket": "src", "codeberg": "src", "gitea": "src"}
 
@@ -57,12 +57,12 @@ def requirement(answer: str, source: str) -> str:
     """Return the line that installs vertex-launch: as answered, or from where this template came."""
     typed = answer.removeprefix("vertex-launch").lstrip(" @")
     if not typed:
-        return f"vertex-launch @ {launcher(source)}"
+        return f"{DISTRIBUTION} @ {launcher(source)}"
     if "://" in typed:
-        return f"vertex-launch @ {typed}"
+        return f"{DISTRIBUTION} @ {typed}"
     if typed.endswith((".whl", ".zip", ".tar.gz")):
-        return f"vertex-launch @ {(SHELL / typed).resolve().as_uri()}"
-    return f"vertex-launch{typed if typed[0] in '<>=!~' else f'=={typed}'}"
+        return f"{DISTRIBUTION} @ {(SHELL / typed).resolve().as_uri()}"
+    return f"{DISTRIBUTION}{typed if typed[0] in '<>=!~' else f'=={typed}'}"
 
 
 def launcher(source: str) -> str:
@@ -150,8 +150,7 @@ if __name__ == "__main__":
     put_license(ANSWERS["license"])
     add_header()
     source = origin(ANSWERS["_template"])
-    line = requirement(ANSWERS["launcher"], source).replace("vertex-launch", f"vertex-launch{EXTRAS}", 1)
-    places = {"requirements/laptop.txt": line, "README.md": pages(source)}
+    places = {"requirements/laptop.txt": requirement(ANSWERS["launcher"], source), "README.md": pages(source)}
     put("requirements/laptop.txt", "\nvertex-launch\n", f"\n{places['requirements/laptop.txt']}\n")
     put("README.md", ANSWERS["_pages"], places["README.md"])
     if stays():
