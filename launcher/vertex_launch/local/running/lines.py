@@ -4,7 +4,7 @@ import math
 import re
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vertex_launch.local.running import events
@@ -54,13 +54,14 @@ class Tail:
         """Add a line; `severity` is that of plain lines of its stream."""
         with self._lock:
             fields = payload(line)
+            text = _text(fields, line)
             self.event = events.last(self.event, fields)
-            for part in message(line).splitlines():
+            for part in text.splitlines():
                 self._look_for_exception(part)
             self._lines.append(line)
             if str(fields.get("severity", severity)).upper() in ERRORS:
                 # A progress bar draws over itself: keep its last state.
-                error = message(line).rpartition("\r")[2][:ERROR_CHARACTERS]
+                error = text.rpartition("\r")[2][:ERROR_CHARACTERS]
                 self._errors.append(error)
                 self._characters += len(error) + 1
                 while self._characters > ERROR_CHARACTERS + 1:
@@ -96,7 +97,11 @@ def payload(line: str) -> dict[str, Any]:
 
 def message(line: str) -> str:
     """The text of a printed line: a JSON object's message, or the line itself."""
-    text = payload(line).get("message")
+    return _text(payload(line), line)
+
+
+def _text(fields: Mapping[str, Any], line: str) -> str:
+    text = fields.get("message")
     return text if isinstance(text, str) else line
 
 
