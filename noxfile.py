@@ -151,6 +151,15 @@ def tree(session: nox.Session) -> None:
 
 
 @nox.session
+def shot(session: nox.Session) -> None:
+    """Write docs/demo.svg, the terminal output of a local run."""
+    session.install(*TOOLS)
+    project = bake(session, "pytorch", ROOT / ".nox/shot")
+    session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
+    session.run(str(project / ".venv/bin/python"), "benchmarks/shot.py", str(project), "docs/demo.svg", external=True)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Write docs/faults.md from jobs of both frameworks in which something goes wrong; half an hour."""
     session.install(*TOOLS)
