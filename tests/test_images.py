@@ -137,7 +137,7 @@ def test_the_image_says_what_it_was_built_from(built: Built) -> None:
     labels = json.loads(built.docker.docker("image", "inspect", "--format={{json .Config.Labels}}", built.image))
     assert labels["cuda"] == ""
     assert labels["reduction-server"] == "google-reduction-server 1.0"
-    assert labels["reducers"].startswith("there is no NCCL here, as in an image for CPUs")
+    assert labels["reducers"].startswith("NCCL isn't installed, as in an image for CPUs")
     revision = labels["org.opencontainers.image.revision"]
     clean = revision.removesuffix("-dirty")  # another test changes the code
     assert re.fullmatch("[0-9a-f]{12}", clean)

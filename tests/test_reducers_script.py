@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parent.parent / "{{cookiecutter.project_slug}}/requireme
 ASKED = {"2.18.1": range(4, 7), "2.21.5": range(5, 9), "2.27.7": range(6, 11), "2.29.7": range(6, 12)}
 WHEELS = {"2.27.7": "nvidia-nccl-cu12", "2.29.7": "nvidia-nccl-cu13"}  # of TensorFlow's image and of PyTorch's
 HALVES = ("ncclNetPlugin", "ncclCollNetPlugin")
-WITHOUT = "there is no NCCL here, as in an image for CPUs: reducers would be paid for and idle; use one with CUDA, or"
+WITHOUT = "NCCL isn't installed, as in an image for CPUs: reducers would be idle but billed; use an image with CUDA, or"
 
 
 def plugin(folder: Path, *names: str) -> None:
@@ -47,7 +47,7 @@ def run(folders: str, *words: str) -> "subprocess.CompletedProcess[str]":
     ("names", "version", "loads", "said"),
     [
         (halves(4), "2.18.1", True, "can load the plug-in of the reducers, net v4, CollNet v4"),
-        (halves(4), "2.29.7", False, "NCCL does not load libnccl-net.so: reducers would be paid for and idle; install"),
+        (halves(4), "2.29.7", False, "NCCL can't load libnccl-net.so: reducers would be idle but billed; install"),
         (halves(4, 5, 6), "2.29.7", True, "net v6, CollNet v6"),
         (halves(4, 5, 6), "2.21.5", True, "net v5 v6, CollNet v5 v6"),
         (halves(9, 10), "2.29.7", True, "net v9 v10, CollNet v9 v10"),
@@ -55,10 +55,10 @@ def run(folders: str, *words: str) -> "subprocess.CompletedProcess[str]":
             ["ncclNetPlugin_v6", "ncclCollNetPlugin_v4"],
             "2.29.7",
             False,
-            "NCCL loads net v6 of the plug-in, and not its",
+            "NCCL loads net v6 of the plug-in, but not CollNet, which",
         ),
         (["ncclNetPlugin_v6", "ncclCollNetPlugin_v4"], "2.18.1", True, "net v6, CollNet v4"),
-        ([], "2.29.7", False, "NCCL does not load libnccl-net.so"),
+        ([], "2.29.7", False, "NCCL can't load libnccl-net.so"),
     ],
 )
 def test_the_names_in_both_libraries_tell_whether_nccl_loads_both_halves(
@@ -80,7 +80,7 @@ def test_a_file_that_is_no_library_offers_nothing(tmp_path: Path) -> None:
         (tmp_path / "libnccl-net.so").write_bytes(data)
         done = run(str(tmp_path))
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.splitlines()[-1].startswith("NCCL does not load libnccl-net.so: ")
+        assert done.stdout.splitlines()[-1].startswith("NCCL can't load libnccl-net.so: ")
 
 
 def test_without_nccl_the_script_says_so_and_only_fails_if_it_must(tmp_path: Path) -> None:
@@ -89,9 +89,12 @@ def test_without_nccl_the_script_says_so_and_only_fails_if_it_must(tmp_path: Pat
     assert done.stdout.splitlines()[-1].startswith(WITHOUT)
     assert run("", "--required").returncode == 1
     refused = run("", "--1")
-    assert (refused.returncode, refused.stderr) == (2, "requirements/reducers.sh takes --required, and not --1\n")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "--1 isn't a valid argument of requirements/reducers.sh. Use --required or no argument.\n",
+    )
     library(tmp_path, "2.29.7")
-    assert "NCCL finds no plug-in libnccl-net.so: reducers would be" in run(str(tmp_path)).stdout
+    assert "NCCL can't find the plug-in libnccl-net.so: reducers would be" in run(str(tmp_path)).stdout
 
 
 @pytest.mark.proof

@@ -125,7 +125,7 @@ def test_a_ring_of_two_gpus_gains_nothing() -> None:
 
 
 def test_reducers_that_the_image_cannot_use_do_not_pay() -> None:
-    says = "NCCL does not load libnccl-net.so: reducers would be paid for and idle; install a newer package"
+    says = "NCCL can't load libnccl-net.so: reducers would be idle but billed; install a newer package"
     verdict = planned(job("a2-highgpu-8g", A100, 8, 8), image_says=says).advised.verdict
     assert (verdict.pays, verdict.text) == (False, f"No: by the image that is here, {says}.")
     says = "NCCL can load the plug-in of the reducers, net v4 to v6, CollNet v6"
@@ -134,7 +134,7 @@ def test_reducers_that_the_image_cannot_use_do_not_pay() -> None:
 
 DOCKER = """#!/bin/sh
 [ "$*" = 'image inspect --format={{index .Config.Labels "reducers"}} image:1' ] || exit 1
-echo "NCCL finds no plug-in: reducers would be paid for and idle; install it"
+echo "NCCL can't find the plug-in: reducers would be idle but billed; install it"
 """
 
 
@@ -145,7 +145,7 @@ def test_what_the_image_s_build_has_said_is_read_from_its_label(
     assert containers.label("image:1", "reducers") == ""  # there is no client
     (tmp_path / "docker").write_text(DOCKER)
     (tmp_path / "docker").chmod(0o755)
-    assert containers.label("image:1", "reducers").endswith("reducers would be paid for and idle; install it")
+    assert containers.label("image:1", "reducers").endswith("reducers would be idle but billed; install it")
     assert containers.label("image:2", "reducers") == ""
 
 
@@ -244,7 +244,10 @@ def test_too_few_reducers_are_slower_than_the_ring() -> None:
     [
         (job("a2-megagpu-16g", A100, 16, 8, reducer_count=25), ""),
         (job("a3-highgpu-8g", H100, 8, 8, reducer_count=25), ""),
-        (job("a2-highgpu-8g", A100, 8, 8, reducer_count=25), "NCCL finds no plug-in: they would be paid for and idle"),
+        (
+            job("a2-highgpu-8g", A100, 8, 8, reducer_count=25),
+            "NCCL can't find the plug-in: they would be idle but billed",
+        ),
     ],
     ids=["too many GPUs", "a network of their own", "by the image"],
 )
@@ -657,7 +660,7 @@ def test_what_the_image_says_counts_before_the_job_has_reducers(
     name = write(tmp_path, edited({P2: GONE})).name
     assert "Yes: 13 x n1-highcpu-16 shorten" in launch(name, *GIVEN, folder=tmp_path).stdout
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert "No: by the image that is here, NCCL finds no plug-in" in launch(name, *GIVEN, folder=tmp_path).stdout
+    assert "No: by the image that is here, NCCL can't find the plug-in" in launch(name, *GIVEN, folder=tmp_path).stdout
 
 
 def test_a_plan_is_one_json_document(folder: Path) -> None:

@@ -117,7 +117,9 @@ def test_a_job_gets_the_image_that_its_tag_means_now(google: Google, service: Se
 
 
 def test_an_image_whose_nccl_cannot_use_the_reducers_is_told(google: Google, service: Service) -> None:
-    said = "NCCL finds no plug-in libnccl-net.so: reducers would be paid for and idle; install google-reduction-server"
+    said = (
+        "NCCL can't find the plug-in libnccl-net.so: reducers would be idle but billed; install google-reduction-server"
+    )
     google.push({"reducers": said})
     assert told(look(job(), service)) == [f"warning: workerPoolSpecs[0].containerSpec.imageUri: {said}"]
     google.push({"reducers": "NCCL can load the plug-in of the reducers, net v6, CollNet v6"})
@@ -125,7 +127,7 @@ def test_an_image_whose_nccl_cannot_use_the_reducers_is_told(google: Google, ser
 
 
 def test_an_evaluator_needs_no_plug_in_for_the_reducers(google: Google, service: Service) -> None:
-    google.push({"reducers": "there is no NCCL here: reducers would be paid for and idle; use one with CUDA"})
+    google.push({"reducers": "NCCL isn't installed: reducers would be idle but billed; use an image with CUDA"})
     elsewhere = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-4.py310:latest"
     found = look(job(elsewhere, evaluator=NAME), service)
     assert (told(found), [image.name for image in found.images]) == ([], [NAME])
