@@ -1,4 +1,4 @@
-"""Refuse, before a file is written, the answers that Google Cloud would refuse later."""
+"""Reject answers that Google Cloud would reject later, before cookiecutter writes a file."""
 
 import contextlib
 import json
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 Answers = dict[str, Any]
-Finding = tuple[str, str]  # the question, and what is wrong with its answer
+Finding = tuple[str, str]  # a question, and the problem with its answer
 
-# The filter writes ASCII on one line, a quote in an answer as \", so no answer can end this string. It sorts the keys.
+# The filter writes one line of ASCII and escapes quotes, so an answer can't end this string. It sorts the keys.
 ANSWERS: Answers = json.loads(r"""{{ cookiecutter | tojson }}""")
-SHELL = Path(os.environ.get("PWD", "..")).resolve()  # the folder in which the command was typed
+SHELL = Path(os.environ.get("PWD", "..")).resolve()  # the folder in which the user ran the command
 QUESTIONS = [key for key in json.loads(r"""{{ cookiecutter | list | tojson }}""") if not key.startswith("_")]
 
 CHOICES = {
@@ -27,7 +27,7 @@ CHOICES = {
     "license": ("Apache-2.0", "MIT", "none"),
 }
 
-# No control characters, line ends or halves of characters; no template mark, which an update would execute.
+# No control characters, line ends or surrogates, and no template marks, because an update would execute them.
 TEXT = r"(?!.*[{][#%{])[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*"
 TEXT_IN_WORDS = 'one line without control characters and without "{" before another "{", "%" or "#"'
 VERSION = r"[0-9]+(\.[0-9]+)*[a-z0-9.+-]*"
@@ -35,56 +35,57 @@ PLACE = r"[a-z+]+://[^\s{}]+|[^{}:]+[.](whl|zip|tar[.]gz)"
 SPECIFIERS = rf"(==|~=|!=|[<>]=?) ?{VERSION}(, ?(==|~=|!=|[<>]=?) ?{VERSION})*"
 BUCKET_PART = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 
-# Question: what the whole answer matches, the same in words, an example.
+# Question: the pattern of the complete answer, a description of the pattern, an example.
 SHAPES = {
     "project_name": (rf"(?=.*\S){TEXT}", f"{TEXT_IN_WORDS}, not blank", "Digits on Vertex"),
     "project_slug": (
         r"(?=.{2,40}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*",
-        "2 to 40 lower-case letters, digits and single hyphens, starting with a letter",
+        "2 to 40 lowercase letters, digits and single hyphens, and start with a letter",
         "digits-vit",
     ),
     "description": (TEXT, TEXT_IN_WORDS, "Reads handwritten digits."),
     "author": (rf"(?=.*\S){TEXT}", f"{TEXT_IN_WORDS}, not blank", "Ada Lovelace"),
     "gcp_project": (
         r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]",
-        "a project ID of 6 to 30 lower-case letters, digits and hyphens, first a letter, last no hyphen",
+        "a project ID of 6 to 30 lowercase letters, digits and hyphens, "
+        "which starts with a letter and doesn't end with a hyphen",
         "my-project-123",
     ),
     "bucket": (
         r"(?=.{3,222}\Z)" + BUCKET_PART + rf"([.]{BUCKET_PART})*",
-        "a bucket's bare name, no gs:// and no folder: 3 to 63 lower-case letters, digits, "
-        "hyphens, underscores and dots, first and last a letter or digit",
+        "a bucket name without gs:// and folder: 3 to 63 lowercase letters, digits, hyphens, "
+        "underscores and dots that start and end with a letter or digit",
         "my-project-training",
     ),
     "machine_count": (
         r"[2-9]|[1-9][0-9]{1,2}|1000",
-        "a whole number from 2 to 1000 (jobs/single.yaml is the job for one machine)",
+        "a whole number from 2 to 1000 (for one machine, use jobs/single.yaml)",
         "2",
     ),
     "launcher": (
         rf"|{VERSION}|(vertex-launch ?)?{SPECIFIERS}|(vertex-launch @ )?({PLACE})",
-        "empty, or what pip can install vertex-launch from: a version, a wheel, an archive or an address",
+        "empty, or a pip requirement of vertex-launch: a version, a wheel, an archive or a URL",
         "0.2.0, vertex-launch>=0.2,<0.3 or git+https://git.example.com/tpl#subdirectory=launcher",
     ),
 }
 
 
 def wrong_shape(answers: Answers) -> Iterator[Finding]:
-    """Answers that cannot be what the question asks for."""
+    """Yield answers that don't match the question's pattern."""
     for question, (pattern, words, example) in SHAPES.items():
         if not re.fullmatch(pattern, answers[question]):
             yield question, f"{answers[question]!r} must be {words}; for example {example}"
 
 
 def wrong_choice(answers: Answers) -> Iterator[Finding]:
-    """Choices that are not on the list; only a replayed answer can be one."""
+    """Yield choices that aren't on the list, which only a replay file can contain."""
     for question, choices in (CHOICES | {"worker_machine": tuple(answers["_machines"])}).items():
         if answers[question] not in choices:
             yield question, f"{answers[question]!r} must be one of {', '.join(choices)}"
 
 
 def reserved_bucket(answers: Answers) -> Iterator[Finding]:
-    """Bucket names that Cloud Storage keeps for itself."""
+    """Yield bucket names that Cloud Storage reserves."""
     bucket = answers["bucket"]
     if bucket.startswith("goog") or "google" in bucket or re.fullmatch(r"([0-9]+[.]){3}[0-9]+", bucket):
         cure = "must not start with goog, contain google or look like an IP address"
@@ -92,38 +93,41 @@ def reserved_bucket(answers: Answers) -> Iterator[Finding]:
 
 
 def unknown_region(answers: Answers) -> Iterator[Finding]:
-    """A region where Vertex trains on no GPU at all, most often a typing error or a zone."""
+    """Yield a region without GPUs for training, most often a typo or a zone."""
     region, regions = answers["region"], answers["_regions"]
     if region not in regions:
         near = get_close_matches(region.lower(), regions, n=1) or ["us-central1"]
-        yield "region", f"{region!r} must be a region that trains on GPUs; for example {near[0]}"
+        yield "region", f"{region!r} must be a region with GPUs for training; for example {near[0]}"
 
 
 def missing_accelerator(answers: Answers) -> Iterator[Finding]:
-    """A region that trains, but not on the chosen machine."""
+    """Yield a region that doesn't offer the selected machine for training."""
     region, regions, machine = answers["region"], answers["_regions"], answers["worker_machine"]
     accelerator = answers["_machines"].get(machine, {}).get("accelerator")
     if accelerator and accelerator not in regions.get(region, [accelerator]):
         offers = ", ".join(name for name, accelerators in regions.items() if accelerator in accelerators)
-        yield "region", f"{region!r} has no {accelerator} for {machine}; these regions have it: {offers}"
+        yield "region", f"{region!r} doesn't offer {accelerator} for {machine}; use one of these regions: {offers}"
 
 
 def missing_launcher(answers: Answers) -> Iterator[Finding]:
-    """A wheel or an archive of the launcher that is not on this machine."""
+    """Yield a wheel or an archive of the launcher that doesn't exist on this machine."""
     typed = answers["launcher"].removeprefix("vertex-launch @ ")
     if typed.endswith((".whl", ".zip", ".tar.gz")) and "://" not in typed and not (SHELL / typed).is_file():
-        yield "launcher", f"there is no file {SHELL / typed}; for example dist/vertex_launch-0.2.0-py3-none-any.whl"
+        yield (
+            "launcher",
+            f"the file {SHELL / typed} doesn't exist; for example dist/vertex_launch-0.2.0-py3-none-any.whl",
+        )
 
 
-def misspelt(words: Sequence[str]) -> Iterator[Finding]:
-    """Questions on the command line that are none, which cookiecutter ignores without a word."""
+def misspelled(words: Sequence[str]) -> Iterator[Finding]:
+    """Yield misspelled questions on the command line, which cookiecutter ignores silently."""
     for question, answer in re.findall(r"^([\w-]+)=(.*)", "\n".join(words), re.MULTILINE):
         if question not in QUESTIONS and (near := get_close_matches(question, QUESTIONS, n=1)):
-            yield question, f"is no question; did you mean {near[0]}={answer}?"
+            yield question, f"isn't a question of this template; did you mean {near[0]}={answer}?"
 
 
 def command_line() -> list[str]:
-    """The words that started cookiecutter, this program's parent; none where the system does not tell."""
+    """Return the arguments of cookiecutter, the parent process, or nothing if the system doesn't reveal them."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -135,7 +139,7 @@ RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_acc
 
 
 def findings(answers: Answers) -> list[Finding]:
-    """Return all findings in the order of the questions, but none for a default that follows from a wrong answer."""
+    """Return all findings in the order of the questions, without defaults that follow from a wrong answer."""
     unsorted = (finding for rule in RULES for finding in rule(answers))
     ordered = sorted(unsorted, key=lambda finding: QUESTIONS.index(finding[0]))
     refused = {question for question, _ in ordered}
@@ -143,13 +147,13 @@ def findings(answers: Answers) -> list[Finding]:
 
 
 def followed(question: str, answers: Answers, refused: set[str]) -> bool:
-    """Whether this is the default bucket of a refused project."""
+    """Return whether this is the default bucket of a rejected project."""
     default = answers["gcp_project"].rpartition(":")[2] + "-training"
     return question == "bucket" and "gcp_project" in refused and answers["bucket"] == default
 
 
 def command(answers: Answers, refused: set[str]) -> str:
-    """Return the command that asks again, in the same folder, with the good answers as defaults."""
+    """Return the command that asks again in the same folder, with the valid answers as defaults."""
     gone = {question for question in QUESTIONS if question in refused or followed(question, answers, refused)}
     good = [f"{question}={answers[question]}" for question in QUESTIONS if question not in gone]
     folder = Path.cwd().parent
@@ -158,10 +162,10 @@ def command(answers: Answers, refused: set[str]) -> str:
 
 
 if __name__ == "__main__":
-    if unknown := [f"{question}: {fault}" for question, fault in misspelt(command_line())]:
+    if unknown := [f"{question}: {fault}" for question, fault in misspelled(command_line())]:
         sys.exit("\n".join(unknown))
     typed = ANSWERS | {"project_slug": ANSWERS["__typed_slug"]}
     if wrong := findings(typed):
         print(*(f"{question}: {fault}" for question, fault in wrong), sep="\n", file=sys.stderr)
-        print("To be asked again, with your good answers as defaults:", file=sys.stderr)
+        print("To answer again, with your valid answers as defaults, run:", file=sys.stderr)
         sys.exit(f"  {command(typed, {question for question, _ in wrong})}")

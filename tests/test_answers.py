@@ -140,7 +140,7 @@ def sentences(baked: Baked) -> list[str]:
     assert baked.status == 1
     assert "Traceback" not in baked.stdout + baked.stderr
     *found, introduction, again = baked.stderr.splitlines()
-    assert introduction == "To be asked again, with your good answers as defaults:"
+    assert introduction == "To answer again, with your valid answers as defaults, run:"
     assert again.startswith("  cookiecutter ")
     return found
 
@@ -160,7 +160,7 @@ def test_an_unusable_answer_is_refused_in_one_sentence(tmp_path: Path, answers: 
     said = sentences(bake(tmp_path, **good | answers))
     assert sorted(sentence.partition(": ")[0] for sentence in said) == sorted(answers)
     for sentence in said:
-        assert "; for example " in sentence or "; these regions have it: " in sentence
+        assert "; for example " in sentence or "; use one of these regions: " in sentence
     assert not left_behind(tmp_path)
 
 
@@ -234,13 +234,16 @@ def test_a_mistyped_region_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 def test_a_misspelt_question_is_refused_and_answered_with_the_nearest(tmp_path: Path) -> None:
     baked = bake(tmp_path, framwork="tensorflow", description="a=b", colour="red")
-    assert (baked.status, baked.stderr) == (1, "framwork: is no question; did you mean framework=tensorflow?\n")
+    assert (baked.status, baked.stderr) == (
+        1,
+        "framwork: isn't a question of this template; did you mean framework=tensorflow?\n",
+    )
     assert left_behind(tmp_path) == []
 
 
 def test_a_region_without_the_accelerator_is_answered_with_those_that_have_it(tmp_path: Path) -> None:
     (sentence,) = sentences(bake(tmp_path, region="us-east4", worker_machine="n1-highmem-96"))
-    assert sentence.endswith("these regions have it: asia-east1, europe-west4, us-central1, us-east1, us-west1")
+    assert sentence.endswith("use one of these regions: asia-east1, europe-west4, us-central1, us-east1, us-west1")
 
 
 @pytest.mark.parametrize("text", KEPT)

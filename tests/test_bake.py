@@ -332,7 +332,12 @@ def test_no_license_is_no_file(tmp_path: Path) -> None:
 def test_the_next_commands_are_said(tmp_path: Path) -> None:
     said = bake(tmp_path, project_slug="digits-vit", launcher="0.2.0").stdout.split("\n")
     steps = [line.strip() for line in said[said.index("Next:") + 1 :]]
-    assert steps[:4] == ["cd digits-vit", "pip install nox", "nox -s local", "README.md names a place on this machine:"]
+    assert steps[:4] == [
+        "cd digits-vit",
+        "pip install nox",
+        "nox -s local",
+        "README.md contains a path of this machine.",
+    ]
 
 
 def test_baking_again_over_a_project_gives_the_same_project(tmp_path: Path) -> None:
