@@ -37,7 +37,8 @@ RELEASES = """
 ## Releases of the SDK
 
 `nox -s proofs` runs all usages in environments that contain the launcher and an earlier release of
-google-cloud-aiplatform. It also runs a script for Node's client, @google-cloud/aiplatform {node}, as a custom job, and this script works.
+google-cloud-aiplatform.
+It also runs a script for Node's client, @google-cloud/aiplatform {node}, as a custom job, and this script works.
 
 | Release | Works | Refused | Differs | Not run | Wrong |
 |---|---:|---:|---:|---:|---:|
