@@ -85,6 +85,7 @@ def summary(rows: Sequence[Row]) -> str:
     sent = max(abs(row.sent.error) for row in rows)
     seconds = max(abs(row.seconds.error) for row in rows)
     return (
-        f"Vectors of {cell.mib} MiB; medians of {cell.repetitions - 1} repetitions after one that is not counted. "
-        f"{len(rows)} cells, farthest from the prediction: {sent:.2f} % in bytes, {seconds:.1f} % in seconds.\n"
+        f"Each vector has {cell.mib} MiB. "
+        f"Each number is the median of {cell.repetitions - 1} repetitions after a warm-up. "
+        f"The largest error in {len(rows)} cells is {sent:.2f} % for bytes and {seconds:.1f} % for seconds.\n"
     )

@@ -1,4 +1,4 @@
-"""Rules that our jobs keep to besides those of vertex_launch."""
+"""The rules of our organization, in addition to the rules of vertex_launch."""
 
 from vertex_launch.rules import Finding, Findings, Job, Pool, RuleContext, TuningJob, rule, rule_of_pool, rule_of_search
 
@@ -10,7 +10,7 @@ DAY, TRIALS = 86400, 50
 def ends_within_a_day(job: Job, context: RuleContext) -> Findings:
     """A job ends within a day.
 
-    Otherwise: It holds machines that other teams wait for.
+    Otherwise: The job occupies machines that other teams need.
     """
     if job.spec.scheduling.timeout.total_seconds() > DAY:
         yield Finding("scheduling.timeout", "is longer than a day", f"write {DAY}s or less")
@@ -18,13 +18,13 @@ def ends_within_a_day(job: Job, context: RuleContext) -> Findings:
 
 @rule_of_pool("house-machine", "warning", "inferred", HANDBOOK)
 def has_discount(pool: Pool, context: RuleContext) -> Findings:
-    """A machine without GPUs is an E2, for which we have a discount."""
+    """A machine without GPUs is an E2 machine, because our organization has a discount for E2."""
     if not (pool.accelerator or pool.reduces or pool.machine_type.startswith("e2-")):
         yield Finding("machineSpec.machineType", f"{pool.machine_type} has no discount", "write e2-standard-8")
 
 
 @rule_of_search("house-trials", "error", "documented", HANDBOOK)
 def tries_little(job: TuningJob, context: RuleContext) -> Findings:
-    """A search has at most 50 trials."""
+    """A tuning job has at most 50 trials."""
     if job.spec.max_trial_count > TRIALS:
         yield Finding("maxTrialCount", f"is {job.spec.max_trial_count}", f"set it to {TRIALS} or less")

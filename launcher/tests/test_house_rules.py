@@ -109,8 +109,8 @@ def test_explanations_know_the_rules_and_severities_of_the_project(tmp_path: Pat
     assert launch(tmp_path, "check", "--explain", "house-timeout", "house-trials").stdout == (
         "house-timeout: A job ends within a day.\n\n"
         "severity   error\ncertainty  documented\n"
-        "otherwise  It holds machines that other teams wait for.\nsource     handbook.example.com/training\n\n"
-        "house-trials: A search has at most 50 trials.\n\n"
+        "otherwise  The job occupies machines that other teams need.\nsource     handbook.example.com/training\n\n"
+        "house-trials: A tuning job has at most 50 trials.\n\n"
         "severity   error\ncertainty  documented\n"
         "otherwise  Vertex AI may take the job; this project does not want it.\n"
         "source     handbook.example.com/training\n"

@@ -26,7 +26,7 @@ def table(name: str) -> aiplatform.TabularDataset:
 
 @usage(f"{SAMPLES}/create_and_import_dataset_tabular_gcs_sample.py")
 def table_of_a_bucket(vertex: Service) -> None:
-    """Create a table from a CSV file of a bucket."""
+    """Create a table from a CSV file in a bucket."""
     dataset = table("one-file")
     dataset.wait()
     assert dataset.resource_name.startswith(f"{PARENT}/datasets/")
@@ -61,7 +61,7 @@ def empty_images(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/image_dataset_import_data_sample.py")
 def imported_later(vertex: Service) -> None:
-    """Import images into a dataset that exists."""
+    """Import images into an existing dataset."""
     dataset = aiplatform.ImageDataset.create(display_name="later")
     again = aiplatform.ImageDataset(dataset.name)
     again.import_data(gcs_source=put("later.csv", IMAGES), import_schema_uri=ONE_LABEL, sync=True)
@@ -101,7 +101,7 @@ def texts_as_json(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/pipelines/automl_tabular_classification_beans.ipynb")
 def listed(vertex: Service) -> None:
-    """List tables by display name and take the newest."""
+    """List tables by display name, and get the newest table."""
     for _ in range(2):
         last = table("beans")
     found = aiplatform.TabularDataset.list(filter="display_name=beans", order_by="create_time desc")
@@ -150,7 +150,7 @@ def items(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/dataset_service/create_dataset_tabular_gcs_sample.py")
 def table_by_gapic(vertex: Service) -> None:
-    """Create a table by the generated client, with metadata in snake_case."""
+    """Create a table with the generated client, with metadata in snake_case."""
     metadata = {"input_config": {"gcs_source": {"uri": [put("tables/gapic.csv", "x,y\n1,2\n")]}}}
     dataset = {"display_name": "gapic", "metadata_schema_uri": TABULAR}
     dataset["metadata"] = json_format.ParseDict(metadata, Value())
@@ -160,7 +160,7 @@ def table_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/dataset_service/create_dataset_image_sample.py")
 def images_by_gapic(vertex: Service) -> None:
-    """Create a dataset of images by the generated client."""
+    """Create a dataset of images with the generated client."""
     dataset = {"display_name": "gapic images", "metadata_schema_uri": schema.dataset.metadata.image}
     client = gapic(DatasetServiceClient, vertex)
     created = client.create_dataset(parent=PARENT, dataset=dataset).result(timeout=60)
@@ -169,7 +169,7 @@ def images_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/dataset_service/import_data_text_classification_single_label_sample.py")
 def import_by_gapic(vertex: Service) -> None:
-    """Import texts by the generated client."""
+    """Import texts with the generated client."""
     dataset = aiplatform.TextDataset.create(display_name="gapic texts")
     config = {"gcs_source": {"uris": [put("gapic.csv", "hello,happy\n")]}, "import_schema_uri": TEXT_LABEL}
     client = gapic(DatasetServiceClient, vertex)
@@ -180,7 +180,7 @@ def import_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/dataset_service/delete_dataset_sample.py")
 def deleted_by_gapic(vertex: Service) -> None:
-    """Delete a dataset by the generated client."""
+    """Delete a dataset with the generated client."""
     dataset, client = table("gapic-delete"), gapic(DatasetServiceClient, vertex)
     client.delete_dataset(name=dataset.resource_name).result(timeout=60)
     assert [*client.list_datasets(request={"parent": PARENT, "filter": 'display_name="gapic-delete"'})] == []
@@ -206,7 +206,7 @@ def videos(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/datasets/get_started_with_data_labeling.ipynb", absent="dataLabelingJobs")
 def labelled_by_people(vertex: Service) -> None:
-    """Have people label a dataset."""
+    """Create a labeling job for a dataset."""
     job = {"display_name": "labels", "datasets": [f"{PARENT}/datasets/1"], "labeler_count": 1}
     more = {"instruction_uri": "gs://b/i.pdf", "inputs_schema_uri": "gs://b/s.yaml"}
     gapic(aiplatform.gapic.JobServiceClient, vertex).create_data_labeling_job(

@@ -37,7 +37,7 @@ def run(vertex: Service, experiment: str, name: str = "run") -> aiplatform.Exper
 
 @usage(f"{TRACKING}/create_experiment_sample.py")
 def created(vertex: Service) -> None:
-    """Create an experiment with a description and a TensorBoard of one's own."""
+    """Create an experiment with a description and a custom TensorBoard."""
     board = aiplatform.Tensorboard.create(display_name="of an experiment")
     init(vertex, experiment="created", experiment_description="a test", experiment_tensorboard=board)
     experiment = aiplatform.Experiment("created")
@@ -46,7 +46,7 @@ def created(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/create_experiment_default_tensorboard_sample.py")
 def with_the_default_tensorboard(vertex: Service) -> None:
-    """Create an experiment, which gets the default TensorBoard."""
+    """Create an experiment with the default TensorBoard."""
     init(vertex, experiment="default-board")
     board = aiplatform.Experiment("default-board").get_backing_tensorboard_resource()
     assert board.gca_resource.is_default
@@ -61,7 +61,7 @@ def without_a_tensorboard(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/get_experiment_backing_tensorboard_sample.py")
 def backing_tensorboard(vertex: Service) -> None:
-    """Assign a TensorBoard to an experiment and read its name."""
+    """Assign a TensorBoard to an experiment, and read its name."""
     board = aiplatform.Tensorboard.create(display_name="backing")
     experiment = aiplatform.Experiment.create("backed")
     experiment.assign_backing_tensorboard(board)
@@ -77,7 +77,7 @@ def run_created(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/log_params_sample.py")
 def parameters_logged(vertex: Service) -> None:
-    """Log parameters to a run that is resumed."""
+    """Log parameters to a resumed run."""
     run(vertex, "parameters")
     aiplatform.end_run()
     aiplatform.start_run("run", resume=True)
@@ -87,7 +87,7 @@ def parameters_logged(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/log_metrics_sample.py")
 def metrics_logged(vertex: Service) -> None:
-    """Log summary metrics and read them."""
+    """Log summary metrics, and read them."""
     run(vertex, "metrics")
     aiplatform.log_metrics({"accuracy": 0.9, "loss": 0.1})
     assert aiplatform.ExperimentRun("run", "metrics").get_metrics() == {"accuracy": 0.9, "loss": 0.1}
@@ -115,7 +115,7 @@ def time_series_logged(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/end_experiment_run_sample.py")
 def run_ended(vertex: Service) -> None:
-    """End a run, which completes it."""
+    """End a run, so that its state is complete."""
     run(vertex, "ended")
     aiplatform.end_run()
     assert aiplatform.ExperimentRun("run", "ended").get_state() == "COMPLETE"
@@ -164,7 +164,7 @@ def listed(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/experiments/comparing_local_trained_models.ipynb")
 def compared(vertex: Service) -> None:
-    """Compare the runs of an experiment as rows, as get_experiment_df does."""
+    """Get the runs of an experiment as rows with get_experiment_df."""
     for name, rate in (("slow", 0.1), ("fast", 0.9)):
         run(vertex, "compared", name)
         aiplatform.log_params({"rate": rate})
@@ -177,7 +177,7 @@ def compared(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/experiments/build_model_experimentation_lineage_with_prebuild_code.ipynb")
 def lineage(vertex: Service) -> None:
-    """Track what an execution of a run reads and writes."""
+    """Track the inputs and outputs of an execution in a run."""
     run(vertex, "lineage")
     with aiplatform.start_execution(schema_title="system.ContainerExecution", display_name="prepare") as step:
         step.assign_input_artifacts([artifact("raw")])
@@ -236,7 +236,7 @@ def lineage_graph(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/create_artifact_sample.py")
 def artifact_created(vertex: Service) -> None:
-    """Create an artifact with an id, a schema and metadata."""
+    """Create an artifact with an ID, a schema and metadata."""
     made = artifact("created", resource_id="created", schema_version="0.0.1", metadata={"rows": 10})
     assert made.name == "created"
     assert (made.schema_title, made.metadata) == ("system.Dataset", {"rows": 10})
@@ -244,21 +244,21 @@ def artifact_created(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/create_artifact_with_sdk_sample.py")
 def artifact_by_schema(vertex: Service) -> None:
-    """Create an artifact by the class of its schema."""
+    """Create an artifact with the class of its schema."""
     made = artifact_schema.Dataset(uri="gs://b/by-schema", display_name="by schema", metadata={"rows": 1}).create()
     assert made.schema_title == "system.Dataset"
 
 
 @usage(f"{TRACKING}/get_artifact_sample.py")
 def artifact_found(vertex: Service) -> None:
-    """Get an artifact by its id."""
+    """Get an artifact by its ID."""
     made = artifact("found")
     assert aiplatform.Artifact.get(resource_id=made.name).uri == "gs://b/artifacts/found"
 
 
 @usage(f"{TRACKING}/get_artifact_with_uri_sample.py")
 def artifact_by_uri(vertex: Service) -> None:
-    """Get an artifact by its address."""
+    """Get an artifact by its URI."""
     made = artifact("by-uri")
     assert aiplatform.Artifact.get_with_uri(uri="gs://b/artifacts/by-uri").name == made.name
 
@@ -273,7 +273,7 @@ def artifacts_listed(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Track Vertex ML Metadata, filter by metadata")
 def artifacts_by_metadata(vertex: Service) -> None:
-    """Find artifacts by a number and a text of their metadata."""
+    """Find artifacts by a number and a text in their metadata."""
     artifact("measured", metadata={"accuracy": 0.75, "kind": "test"})
     wanted = 'metadata.accuracy.number_value=0.75 AND metadata.kind.string_value="test"'
     assert [one.display_name for one in aiplatform.Artifact.list(filter=wanted)] == ["measured"]
@@ -297,7 +297,7 @@ def artifact_deleted(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/create_execution_with_sdk_sample.py")
 def execution_by_schema(vertex: Service) -> None:
-    """Create an execution by the class of its schema, with inputs and outputs."""
+    """Create an execution with the class of its schema, with inputs and outputs."""
     with execution_schema.ContainerExecution(display_name="by schema", metadata={"image": "a"}).create() as step:
         step.assign_input_artifacts([artifact("in")])
         step.assign_output_artifacts([artifact("out")])
@@ -306,7 +306,7 @@ def execution_by_schema(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/get_execution_sample.py")
 def execution_found(vertex: Service) -> None:
-    """Get an execution by its id."""
+    """Get an execution by its ID."""
     made = execution("to find")
     assert aiplatform.Execution.get(resource_id=made.name).display_name == "to find"
 
@@ -329,14 +329,14 @@ def execution_deleted(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/create_context_with_sdk_sample.py")
 def context_by_schema(vertex: Service) -> None:
-    """Create a context by the class of its schema."""
+    """Create a context with the class of its schema."""
     made = context_schema.Experiment(display_name="by schema", context_id="by-schema", metadata={"a": 1}).create()
     assert (made.name, made.schema_title) == ("by-schema", "system.Experiment")
 
 
 @usage(f"{TRACKING}/get_context_sample.py")
 def context_found(vertex: Service) -> None:
-    """Get a context by its id."""
+    """Get a context by its ID."""
     aiplatform.Context.create(schema_title="system.Experiment", resource_id="to-find", display_name="to find")
     assert aiplatform.Context.get(resource_id="to-find").display_name == "to find"
 
@@ -358,7 +358,7 @@ def context_deleted(vertex: Service) -> None:
 
 @usage(f"{SYSTEM}/test_e2e_metadata_schema.py")
 def context_with_children(vertex: Service) -> None:
-    """Put artifacts and executions into a context."""
+    """Add artifacts and executions to a context."""
     context = aiplatform.Context.create(schema_title="system.Experiment", resource_id="members")
     data, step = artifact("member"), execution("member")
     context.add_artifacts_and_executions([data.resource_name], [step.resource_name])
@@ -368,7 +368,7 @@ def context_with_children(vertex: Service) -> None:
 
 @usage(f"{DOCS}: GetMetadataStore")
 def default_store(vertex: Service) -> None:
-    """Get the default metadata store, which the first experiment makes."""
+    """Get the default metadata store, which the first experiment creates."""
     aiplatform.Experiment.get_or_create("makes-a-store")
     client = gapic(MetadataServiceClient, vertex)
     assert client.get_metadata_store(name=STORE).name == STORE
@@ -378,7 +378,7 @@ def default_store(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/create_custom_job_with_experiment_sample.py")
 def job_of_a_run(vertex: Service) -> None:
-    """Tell a job its experiment, in which a run is made for it."""
+    """Pass an experiment to a job, for which the SDK creates a run."""
     init(vertex, experiment="of-a-job")
     show = "import os; print(os.environ['AIP_EXPERIMENT_NAME'], os.environ['AIP_EXPERIMENT_RUN_NAME'])"
     job = aiplatform.CustomJob("experiment", worker_pool_specs=[pool(*script(show))])
@@ -389,7 +389,7 @@ def job_of_a_run(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/ml_metadata/sdk-metric-parameter-tracking-for-custom-jobs.ipynb")
 def job_of_a_given_run(vertex: Service) -> None:
-    """Tell a job a run that exists, to which it logs by the SDK."""
+    """Pass an existing run to a job, which logs to the run with the SDK."""
     run(vertex, "given", "run")
     show = "import os; print(os.environ['AIP_EXPERIMENT_RUN_NAME'])"
     job = aiplatform.CustomJob("experiment", worker_pool_specs=[pool(*script(show))])

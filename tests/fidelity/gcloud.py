@@ -37,7 +37,7 @@ def gcloud(vertex: Service, *words: str) -> Any:
 
 @usage(f"{HELP}, ai custom-jobs create --worker-pool-spec", needs="gcloud")
 def job_by_flags(vertex: Service) -> None:
-    """Create a job by flags."""
+    """Create a job from flags."""
     pool = "--worker-pool-spec=machine-type=n1-standard-4,replica-count=1,container-image-uri=image"
     created = gcloud(
         vertex, "ai", "custom-jobs", "create", "--display-name=flags", pool, "--command=true", "--labels=a=b"
@@ -47,7 +47,7 @@ def job_by_flags(vertex: Service) -> None:
 
 @usage(f"{HELP}, ai custom-jobs create --config", needs="gcloud")
 def job_by_file(vertex: Service) -> None:
-    """Create a job by a file, and describe it."""
+    """Create a job from a file, and describe it."""
     path = vertex.folder / "job.yaml"
     path.write_text(yaml.safe_dump(custom_job("true")["jobSpec"]))
     created = gcloud(vertex, "ai", "custom-jobs", "create", "--display-name=file", f"--config={path}")
@@ -57,7 +57,7 @@ def job_by_file(vertex: Service) -> None:
 
 @usage(f"{HELP}, ai operations describe", needs="gcloud")
 def operation(vertex: Service) -> None:
-    """Describe an operation by its id and region."""
+    """Describe an operation by its ID and region."""
     schema = "gs://google-cloud-aiplatform/schema/dataset/metadata/text_1.0.0.yaml"
     name = vertex.create({"displayName": "described", "metadataSchemaUri": schema}, "datasets")
     described = gcloud(vertex, "ai", "operations", "describe", name.rpartition("/")[2])
@@ -67,7 +67,7 @@ def operation(vertex: Service) -> None:
 
 @usage(f"{HELP}, ai custom-jobs list", needs="gcloud")
 def jobs_listed(vertex: Service) -> None:
-    """List jobs by a filter."""
+    """List jobs with a filter."""
     name = vertex.create(custom_job("true", name="gcloud-list"))
     found = gcloud(vertex, "ai", "custom-jobs", "list", "--filter=displayName=gcloud-list")
     assert [job["name"] for job in found] == [name]
@@ -93,7 +93,7 @@ def log_read(vertex: Service) -> None:
 
 @usage(f"{HELP}, ai custom-jobs create --config, one pool", needs="gcloud")
 def pool_as_mapping(vertex: Service) -> None:
-    """Create a job by a file whose only pool is no list, which gcloud makes of it."""
+    """Create a job from a file with a single pool, which gcloud turns into a list."""
     path = vertex.folder / "mapping.yaml"
     path.write_text(yaml.safe_dump({"workerPoolSpecs": custom_job("true")["jobSpec"]["workerPoolSpecs"][0]}))
     created = gcloud(vertex, "ai", "custom-jobs", "create", "--display-name=mapping", f"--config={path}")
@@ -102,7 +102,7 @@ def pool_as_mapping(vertex: Service) -> None:
 
 @usage(f"{HELP}, beta ai custom-jobs create --config", needs="gcloud")
 def beta_job(vertex: Service) -> None:
-    """Create a job by gcloud beta, which speaks v1beta1."""
+    """Create a job with gcloud beta, which uses v1beta1."""
     path = vertex.folder / "beta.yaml"
     path.write_text(yaml.safe_dump(custom_job("true")["jobSpec"]))
     created = gcloud(vertex, "beta", "ai", "custom-jobs", "create", "--display-name=beta", f"--config={path}")
@@ -111,7 +111,7 @@ def beta_job(vertex: Service) -> None:
 
 @usage(f"{HELP}, ai hp-tuning-jobs create", needs="gcloud")
 def tuning(vertex: Service) -> None:
-    """Create a tuning job by a file and list it."""
+    """Create a tuning job from a file, and list it."""
     rate = {"parameterId": "lr", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}
     study = {"metrics": [{"metricId": "loss", "goal": "MINIMIZE"}], "parameters": [rate]}
     path = vertex.folder / "tuning.yaml"
@@ -124,7 +124,7 @@ def tuning(vertex: Service) -> None:
 
 @usage(f"{HELP}, ai models upload", needs="gcloud")
 def model(vertex: Service) -> None:
-    """Upload a model and list its versions."""
+    """Upload a model, and list its versions."""
     put("models/gcloud/model.bin", "weights")
     flags = ("--display-name=gcloud", "--container-image-uri=image", "--artifact-uri=gs://b/models/gcloud")
     gcloud(vertex, "ai", "models", "upload", *flags, "--model-id=gcloud")
@@ -134,7 +134,7 @@ def model(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/tensorboard/tensorboard_custom_training_with_custom_container.ipynb", needs="gcloud")
 def tensorboard(vertex: Service) -> None:
-    """Create a TensorBoard and delete it."""
+    """Create a TensorBoard, and delete it."""
     gcloud(vertex, "ai", "tensorboards", "create", "--display-name=gcloud")
     (found,) = gcloud(vertex, "ai", "tensorboards", "list", "--filter=displayName=gcloud")
     gcloud(vertex, "ai", "tensorboards", "delete", found["name"].rpartition("/")[2])
@@ -150,7 +150,7 @@ def bucket_created(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/automl/automl_image_classification_batch_prediction.ipynb", needs="gcloud")
 def file_copied(vertex: Service) -> None:
-    """Copy a file to a bucket, list and remove it."""
+    """Copy a file to a bucket, list it, and remove it."""
     (vertex.folder / "copied.txt").write_text("content")
     gcloud(vertex, "storage", "cp", "copied.txt", "gs://b/gcloud/copied.txt")
     assert (vertex.state_dir / "gcs/b/gcloud/copied.txt").read_text() == "content"

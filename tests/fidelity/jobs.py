@@ -58,7 +58,7 @@ def local_script(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Autolog data to an experiment run, in a custom job", absent="mlflow==2.16.0")
 def autolog_alone(vertex: Service) -> None:
-    """Log by itself what a local script trains, without an mlflow in its requirements."""
+    """Use autologging in a local script without mlflow in its requirements."""
     path = vertex.folder / "autolog.py"
     path.write_text("print('trained')\n")
     aiplatform.init(experiment="autolog")
@@ -68,7 +68,7 @@ def autolog_alone(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/job_service/create_custom_job_sample.py")
 def created_by_gapic(vertex: Service) -> None:
-    """Create a job by the generated client, with an accelerator as an enum."""
+    """Create a job with the generated client, with an accelerator as an enum."""
     machine = {"machine_type": "n1-standard-4", "accelerator_type": aiplatform.gapic.AcceleratorType.NVIDIA_TESLA_T4}
     spec = HELLO | {"machine_spec": machine | {"accelerator_count": 1}}
     job = {"display_name": "gapic", "job_spec": {"worker_pool_specs": [spec]}}
@@ -79,7 +79,7 @@ def created_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/job_service/get_custom_job_sample.py")
 def read_by_gapic(vertex: Service) -> None:
-    """Get a job by the generated client and its path helper."""
+    """Get a job with the generated client and its path helper."""
     client = gapic(JobServiceClient, vertex)
     job = CustomJob(display_name="to get", job_spec={"worker_pool_specs": [HELLO]})
     id = client.create_custom_job(parent=PARENT, custom_job=job).name.rpartition("/")[2]
@@ -89,7 +89,7 @@ def read_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/job_service/cancel_custom_job_sample.py")
 def cancelled_by_gapic(vertex: Service) -> None:
-    """Cancel a running job by the generated client."""
+    """Cancel a running job with the generated client."""
     client = gapic(JobServiceClient, vertex)
     job = CustomJob(display_name="to cancel", job_spec={"worker_pool_specs": [SLEEP]})
     name = client.create_custom_job(parent=PARENT, custom_job=job).name
@@ -99,7 +99,7 @@ def cancelled_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/job_service/delete_custom_job_sample.py")
 def deleted_by_gapic(vertex: Service) -> None:
-    """Delete an ended job by the generated client and wait for the operation."""
+    """Delete a completed job with the generated client, and wait for the operation."""
     client = gapic(JobServiceClient, vertex)
     job = CustomJob(display_name="to delete", job_spec={"worker_pool_specs": [HELLO]})
     name = client.create_custom_job(parent=PARENT, custom_job=job).name
@@ -113,7 +113,7 @@ def deleted_by_gapic(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Create custom training jobs, list")
 def listed_in_pages(vertex: Service) -> None:
-    """List all jobs by the generated client's pager, two to a page."""
+    """List all jobs with the generated client's pager, two jobs per page."""
     client = gapic(JobServiceClient, vertex)
     for _ in range(3):
         client.create_custom_job(
@@ -144,7 +144,7 @@ def listed_by_state_label_and_time(vertex: Service) -> None:
 
 @usage(f"{DOCS}: google.cloud.aiplatform.CustomJob.get")
 def found_by_id(vertex: Service) -> None:
-    """Get a job by its id alone and read its state, times and specification."""
+    """Get a job by its ID, and read its state, times and specification."""
     job = aiplatform.CustomJob("by id", worker_pool_specs=[HELLO])
     job.run()
     found = aiplatform.CustomJob.get(job.name)
@@ -177,7 +177,7 @@ def parameter_servers(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/reduction_server/pytorch_distributed_training_reduction_server.ipynb")
 def reduction_server(vertex: Service) -> None:
-    """Run GPU workers with a pool of reducers of Google's image."""
+    """Run GPU workers and a pool of reducers with Google's image."""
     gpu = {"machine_type": "n1-standard-8", "accelerator_type": "NVIDIA_TESLA_V100", "accelerator_count": 1}
     reducers = "us-docker.pkg.dev/vertex-ai-restricted/training/reductionserver:latest"
     specs = [pool("true") | {"machine_spec": gpu}, pool("true", count=2) | {"machine_spec": gpu}]
@@ -199,7 +199,7 @@ def variables(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Training code requirements, environment variables for special Cloud Storage directories")
 def output_folders(vertex: Service) -> None:
-    """Name an output folder, from which model, checkpoint and log folders follow."""
+    """Set an output folder, which contains the model, checkpoint and log folders."""
     show = "echo $AIP_MODEL_DIR $AIP_CHECKPOINT_DIR $AIP_TENSORBOARD_LOG_DIR"
     job = aiplatform.CustomJob("folders", worker_pool_specs=[pool("sh", "-c", show)], base_output_dir="gs://b/out")
     job.run()
@@ -209,7 +209,7 @@ def output_folders(vertex: Service) -> None:
 
 @usage(f"{DOCS}: google.cloud.aiplatform.CustomJob, staging_bucket")
 def default_output_folder(vertex: Service) -> None:
-    """Leave the output folder to the SDK, which chooses one in the staging bucket."""
+    """Let the SDK choose an output folder in the staging bucket."""
     job = aiplatform.CustomJob("default folder", worker_pool_specs=[HELLO])
     assert job.job_spec.base_output_directory.output_uri_prefix.startswith("gs://b/aiplatform-custom-job-")
     job.run()
@@ -218,7 +218,7 @@ def default_output_folder(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Use a custom service account")
 def service_account(vertex: Service) -> None:
-    """Name the account that the job runs as, and the network."""
+    """Set the service account and the network of a job."""
     job = aiplatform.CustomJob("account", worker_pool_specs=[HELLO])
     job.run(service_account=ACCOUNT, network="projects/12345/global/networks/default")
     assert job.job_spec.service_account == ACCOUNT
@@ -236,7 +236,7 @@ def private_service_connect(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Use customer-managed encryption keys")
 def encryption_key(vertex: Service) -> None:
-    """Encrypt a job with an own key."""
+    """Encrypt a job with a customer-managed key."""
     key = "projects/p/locations/us-central1/keyRings/ring/cryptoKeys/key"
     job = aiplatform.CustomJob("encrypted", worker_pool_specs=[HELLO], encryption_spec_key_name=key)
     job.run()
@@ -252,7 +252,7 @@ def foreign_key(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Use a private IP for custom training, reserved ranges")
 def reserved_ranges(vertex: Service) -> None:
-    """Take addresses from reserved IP ranges."""
+    """Use IP addresses from reserved ranges."""
     spec = {"worker_pool_specs": [HELLO], "reserved_ip_ranges": ["vertex-range"]}
     created = gapic(JobServiceClient, vertex).create_custom_job(
         parent=PARENT,
@@ -272,7 +272,7 @@ def spot(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Schedule training jobs based on resource availability")
 def flex_start(vertex: Service) -> None:
-    """Run a job by Dynamic Workload Scheduler, which waits for GPUs."""
+    """Run a job with Dynamic Workload Scheduler, which waits for GPUs."""
     gpu = {"machine_type": "a2-highgpu-1g", "accelerator_type": "NVIDIA_TESLA_A100", "accelerator_count": 1}
     job = aiplatform.CustomJob("flex start", worker_pool_specs=[HELLO | {"machine_spec": gpu}])
     strategy = aiplatform.compat.types.custom_job.Scheduling.Strategy.FLEX_START
@@ -300,7 +300,7 @@ def reservation(vertex: Service) -> None:
 
 @usage(f"{DOCS}: CustomJobSpec, scheduling")
 def time_limit(vertex: Service) -> None:
-    """Limit a job's time and restart it when a worker restarts."""
+    """Set a job timeout, and restart the job when a worker restarts."""
     job = aiplatform.CustomJob("limited", worker_pool_specs=[HELLO])
     job.run(timeout=600, restart_job_on_worker_restart=True)
     scheduling = job.job_spec.scheduling
@@ -309,7 +309,7 @@ def time_limit(vertex: Service) -> None:
 
 @usage(f"{DOCS}: google.cloud.aiplatform.CustomJob.run, a failed job")
 def failure(vertex: Service) -> None:
-    """See a failed job as a RuntimeError, with its error and without retries."""
+    """Get a RuntimeError with the error of a failed job, without retries."""
     job = aiplatform.CustomJob("fails", worker_pool_specs=[pool("sh", "-c", "exit 3")])
     with pytest.raises(RuntimeError, match="non-zero status of 3"):
         job.run(disable_retries=True)
@@ -351,7 +351,7 @@ def cancelled(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/training/pytorch_gcs_data_training.ipynb")
 def package(vertex: Service) -> None:
-    """Run a Python package from a bucket by its module name."""
+    """Run a module of a Python package in a bucket."""
     source = vertex.folder / "packaged"
     (source / "trainer").mkdir(parents=True)
     (source / "trainer/task.py").write_text("import sys; print('package', *sys.argv[1:])\n")
@@ -377,7 +377,7 @@ def package(vertex: Service) -> None:
 
 @usage(ADVANCED)
 def boot_disk(vertex: Service) -> None:
-    """Ask for a larger boot disk of another type."""
+    """Request a larger boot disk of another type."""
     job = aiplatform.CustomJob(
         "disk", worker_pool_specs=[HELLO | {"disk_spec": {"boot_disk_type": "pd-standard", "boot_disk_size_gb": 200}}]
     )
@@ -396,7 +396,7 @@ def tpu(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Mount an NFS share for custom training")
 def nfs(vertex: Service) -> None:
-    """Mount an NFS share, which two jobs share."""
+    """Mount an NFS share in two jobs."""
     mount = {"server": "10.0.0.2", "path": "/share", "mount_point": "/mnt/nfs/data"}
     network = "projects/12345/global/networks/default"
     for command in ("echo kept > /mnt/nfs/data/file", "cat /mnt/nfs/data/file"):
@@ -407,7 +407,7 @@ def nfs(vertex: Service) -> None:
 
 @usage(f"{DOCS}: CustomJob, labels")
 def labels(vertex: Service) -> None:
-    """Label a job, also by the labels that init gives to all."""
+    """Label a job, in addition to the labels that init sets for all jobs."""
     aiplatform.init(project="p")
     job = aiplatform.CustomJob("labelled", worker_pool_specs=[HELLO], labels={"team": "text", "env": "dev"})
     job.submit()
@@ -416,7 +416,7 @@ def labels(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Create custom training jobs, a wrong request")
 def wrong_request(vertex: Service) -> None:
-    """See a wrong machine type refused with the field at fault."""
+    """Get an error with the invalid field for a wrong machine type."""
     job = aiplatform.CustomJob("wrong", worker_pool_specs=[pool("true", machine="n1-standard-3")])
     with pytest.raises(BadRequest, match=r"workerPoolSpecs\[0\].machineSpec.machineType"):
         job.run()
@@ -424,7 +424,7 @@ def wrong_request(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/training/xgboost_data_parallel_training_on_cpu_using_dask.ipynb")
 def scheduler_and_workers(vertex: Service) -> None:
-    """Let every worker find the first replica of pool 0 in CLUSTER_SPEC."""
+    """Find the first replica of pool 0 in CLUSTER_SPEC from every worker."""
     find = "import json, os; print(json.loads(os.environ['CLUSTER_SPEC'])['cluster']['workerpool0'][0])"
     job = aiplatform.CustomJob("scheduler", worker_pool_specs=[pool("sleep", "1"), pool(*script(find), count=2)])
     job.run()
@@ -441,7 +441,7 @@ def persistent_resource(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Get information about a persistent resource")
 def persistent_resource_described(vertex: Service) -> None:
-    """List persistent resources, and read the machines of one."""
+    """List persistent resources, and read the machines of a persistent resource."""
     machines_that_stay("described")
     assert "described" in [resource.name for resource in PersistentResource.list()]
     found = gapic(PersistentResourceServiceClient, vertex).get_persistent_resource(
@@ -465,7 +465,7 @@ def persistent_resource_deleted(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/training/xgboost_data_parallel_training_on_cpu_using_dask.ipynb")
 def web_access(vertex: Service) -> None:
-    """Ask for interactive shells and open the address of one while the job runs."""
+    """Enable interactive shells, and open the URL of a shell while the job runs."""
     job = aiplatform.CustomJob("shell", worker_pool_specs=[SLEEP, SLEEP])
     job.submit(enable_web_access=True)
     vertex.wait(job.resource_name, "RUNNING")
@@ -480,6 +480,6 @@ def web_access(vertex: Service) -> None:
 
 @usage(f"{DOCS}: CustomJobSpec, enableDashboardAccess", absent="dashboards")
 def dashboard(vertex: Service) -> None:
-    """Ask for the dashboard of the chief."""
+    """Request a dashboard of the chief."""
     job = {"display_name": "dashboard", "job_spec": {"worker_pool_specs": [HELLO], "enable_dashboard_access": True}}
     gapic(JobServiceClient, vertex).create_custom_job(parent=PARENT, custom_job=job)

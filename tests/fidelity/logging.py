@@ -34,7 +34,7 @@ def of_job(job: aiplatform.CustomJob) -> str:
 
 @usage(f"{DOCS}: View training logs, by job")
 def by_job(vertex: Service) -> None:
-    """Read the log of a job in the order of time."""
+    """Read the log of a job in chronological order."""
     found = entries(vertex, of_job(logged("by job")), orderBy="timestamp asc")
     assert {entry["jsonPayload"]["message"] for entry in found} == {"plain", "trouble", "careful"}
     assert found == sorted(found, key=lambda entry: entry["timestamp"])
@@ -50,21 +50,21 @@ def by_replica(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Logging query language, severity")
 def by_severity(vertex: Service) -> None:
-    """Read warnings and worse."""
+    """Read entries with severity WARNING or higher."""
     found = entries(vertex, f"{of_job(logged('severe'))} AND severity>=WARNING")
     assert {entry["severity"] for entry in found} == {"WARNING", "ERROR"}
 
 
 @usage(f"{DOCS}: Structured logging")
 def structured(vertex: Service) -> None:
-    """Filter by a field of a line of JSON."""
+    """Filter by a field of a JSON line."""
     (found,) = entries(vertex, f"{of_job(logged('structured'))} AND jsonPayload.step=3")
     assert (found["severity"], found["jsonPayload"]["message"]) == ("WARNING", "careful")
 
 
 @usage(f"{DOCS}: Logging query language, text")
 def by_text(vertex: Service) -> None:
-    """Filter by a part of the message."""
+    """Filter by a substring of the message."""
     assert len(entries(vertex, f'{of_job(logged("text"))} AND jsonPayload.message:"trou"')) == 1
 
 
@@ -78,7 +78,7 @@ def by_time(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Method entries.list, pages")
 def in_pages(vertex: Service) -> None:
-    """Read a log page by page, the newest lines first."""
+    """Read a log page by page, with the newest lines first."""
     body = {"resourceNames": ["projects/p"], "filter": of_job(logged("pages")), "pageSize": 2}
     first = rest(vertex, "POST", "v2/entries:list", body | {"orderBy": "timestamp desc"})
     body["pageToken"] = first["nextPageToken"]
@@ -88,7 +88,7 @@ def in_pages(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Method entries.list, negation")
 def without(vertex: Service) -> None:
-    """Leave lines out by NOT and by OR."""
+    """Exclude lines with NOT and OR."""
     found = entries(
         vertex, f"{of_job(logged('without'))} AND NOT severity=ERROR AND (severity=INFO OR severity=WARNING)"
     )

@@ -56,7 +56,7 @@ def uploaded(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/upload_model_explain_tabular_managed_container_sample.py")
 def with_explanations(vertex: Service) -> None:
-    """Upload a model with what explains its predictions."""
+    """Upload a model with an explanation specification."""
     inputs = {"features": aiplatform.explain.ExplanationMetadata.InputMetadata({"input_tensor_name": "x"})}
     outputs = {"score": aiplatform.explain.ExplanationMetadata.OutputMetadata({"output_tensor_name": "y"})}
     model = upload(
@@ -71,7 +71,7 @@ def with_explanations(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/get_model_sample.py")
 def found(vertex: Service) -> None:
-    """Get a model by its id and by its name."""
+    """Get a model by its ID and by its name."""
     model = upload("found")
     assert aiplatform.Model(model.name).display_name == "found"
     assert aiplatform.Model(model.resource_name).resource_name == model.resource_name
@@ -87,7 +87,7 @@ def listed(vertex: Service) -> None:
 
 @usage(f"{DOCS}: ListModels, filter")
 def listed_by_id(vertex: Service) -> None:
-    """List the model of an id by the filter of the documentation."""
+    """List a model by its ID with the filter in the documentation."""
     model = upload("by id")
     assert [one.display_name for one in aiplatform.Model.list(filter=f'model="{model.name}"')] == ["by id"]
 
@@ -104,7 +104,7 @@ def versioned(vertex: Service) -> None:
 
 @usage(f"{SYSTEM}/test_model_version_management.py")
 def aliases_of_a_version(vertex: Service) -> None:
-    """Move aliases between versions through the model's registry."""
+    """Move aliases between versions with the model registry."""
     model = upload("moved")
     upload("moved again", parent_model=model.resource_name, is_default_version=False, version_aliases=["canary"])
     model.versioning_registry.add_version_aliases(["default"], "2")
@@ -114,14 +114,14 @@ def aliases_of_a_version(vertex: Service) -> None:
 
 @usage(f"{REGISTRY}/create_model_registry_sample.py")
 def registry(vertex: Service) -> None:
-    """Open the registry of a model by its id."""
+    """Open the registry of a model by its ID."""
     model = upload("registry")
     assert models.ModelRegistry(model=model.name).model_resource_name.endswith(f"/{model.name}")
 
 
 @usage(f"{REGISTRY}/create_default_model_sample.py")
 def default_version(vertex: Service) -> None:
-    """Take the default version of a model."""
+    """Get the default version of a model."""
     model = upload("default")
     upload("default again", parent_model=model.resource_name)
     assert aiplatform.Model(model_name=model.name).version_id == "2"
@@ -129,7 +129,7 @@ def default_version(vertex: Service) -> None:
 
 @usage(f"{REGISTRY}/create_aliased_model_sample.py")
 def aliased_version(vertex: Service) -> None:
-    """Take a version of a model by its alias, its number, and behind an @."""
+    """Get a version of a model by its alias, by its number, and after an @."""
     model = upload("aliased", version_aliases=["stable"])
     for version in ("stable", "1"):
         assert aiplatform.Model(model_name=model.name, version=version).version_id == "1"
@@ -145,7 +145,7 @@ def model_of_a_version(vertex: Service) -> None:
 
 @usage(f"{REGISTRY}/get_model_version_info_sample.py")
 def version_info(vertex: Service) -> None:
-    """Read what the registry says of a version."""
+    """Read the registry's information about a version."""
     model = upload("info", version_aliases=["stable"], version_description="first")
     info = models.ModelRegistry(model=model.name).get_version_info(version="stable")
     assert (info.version_id, info.version_description, info.model_display_name) == ("1", "first", "info")
@@ -161,7 +161,7 @@ def all_versions(vertex: Service) -> None:
 
 @usage(f"{REGISTRY}/assign_aliases_model_version_sample.py")
 def assigned_aliases(vertex: Service) -> None:
-    """Give a version further aliases."""
+    """Add aliases to a version."""
     model = upload("assigned")
     models.ModelRegistry(model=model.name).add_version_aliases(new_aliases=["stable", "prod"], version="1")
     assert set(aiplatform.Model(model.name).version_aliases) == {"default", "stable", "prod"}
@@ -169,7 +169,7 @@ def assigned_aliases(vertex: Service) -> None:
 
 @usage(f"{REGISTRY}/delete_aliases_model_version_sample.py")
 def removed_aliases(vertex: Service) -> None:
-    """Take aliases from a version."""
+    """Remove aliases from a version."""
     model = upload("removed", version_aliases=["stable"])
     models.ModelRegistry(model=model.name).remove_version_aliases(target_aliases=["stable"], version="1")
     assert [*aiplatform.Model(model.name).version_aliases] == ["default"]
@@ -177,7 +177,7 @@ def removed_aliases(vertex: Service) -> None:
 
 @usage(f"{REGISTRY}/upload_new_aliased_model_version_sample.py")
 def new_aliased_version(vertex: Service) -> None:
-    """Upload a version with aliases that is not the default."""
+    """Upload a version with aliases that isn't the default version."""
     model = upload("new")
     more = {"version_aliases": ["candidate"], "version_description": "a candidate"}
     second = upload("new again", parent_model=model.resource_name, is_default_version=False, **more)
@@ -187,7 +187,7 @@ def new_aliased_version(vertex: Service) -> None:
 
 @usage(f"{REGISTRY}/upload_new_default_model_version_sample.py")
 def new_default_version(vertex: Service) -> None:
-    """Upload a version that becomes the default."""
+    """Upload a version that becomes the default version."""
     model = upload("replaced")
     upload("replaced again", parent_model=model.resource_name)
     assert versions(model) == {"1": [], "2": ["default"]}
@@ -240,7 +240,7 @@ def exported(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/model_evaluation/get_started_with_custom_model_evaluation_import.ipynb")
 def evaluated(vertex: Service) -> None:
-    """Import an evaluation of a model, list it and read its metrics."""
+    """Import an evaluation of a model, list it, and read its metrics."""
     model, client = upload("evaluated"), gapic(ModelServiceClient, vertex)
     metrics = json_format.ParseDict({"auRoc": 0.9}, Value())
     evaluation = {"display_name": "evaluation", "metrics_schema_uri": TABULAR, "metrics": metrics}
@@ -252,13 +252,13 @@ def evaluated(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/model_service/list_model_evaluation_slices_sample.py")
 def without_evaluations(vertex: Service) -> None:
-    """List the evaluations of a model that has none."""
+    """List the evaluations of a model without evaluations."""
     assert upload("plain").list_model_evaluations() == []
 
 
 @usage(f"{SNIPPETS}/model_service/upload_model_sample.py")
 def uploaded_by_gapic(vertex: Service) -> None:
-    """Upload a model by the generated client."""
+    """Upload a model with the generated client."""
     client = gapic(ModelServiceClient, vertex)
     container = {"image_uri": SERVING, "command": [], "args": []}
     model = {"display_name": "gapic", "metadata_schema_uri": "", "artifact_uri": folder("gapic")}
@@ -269,7 +269,7 @@ def uploaded_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/model_service/get_model_sample.py")
 def read_by_gapic(vertex: Service) -> None:
-    """Get a model by the generated client and its path helper."""
+    """Get a model with the generated client and its path helper."""
     client, model = gapic(ModelServiceClient, vertex), upload("path")
     name = client.model_path(project="p", location="us-central1", model=model.name)
     assert client.get_model(name=name).artifact_uri == "gs://b/models/path"
@@ -277,7 +277,7 @@ def read_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/model_service/delete_model_sample.py")
 def deleted_by_gapic(vertex: Service) -> None:
-    """Delete a model by the generated client."""
+    """Delete a model with the generated client."""
     client, model = gapic(ModelServiceClient, vertex), upload("gone")
     client.delete_model(name=model.resource_name).result(timeout=60)
     with pytest.raises(NotFound):
@@ -286,7 +286,7 @@ def deleted_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SYSTEM}/test_model_upload.py")
 def scikit_learn_file(vertex: Service) -> None:
-    """Upload a file of scikit-learn, for which the SDK chooses the container."""
+    """Upload a scikit-learn file, for which the SDK selects the container."""
     path = vertex.folder / "model.joblib"
     path.write_bytes(b"weights")
     model = aiplatform.Model.upload_scikit_learn_model_file(model_file_path=str(path), sklearn_version="1.0")
@@ -296,7 +296,7 @@ def scikit_learn_file(vertex: Service) -> None:
 
 @usage(f"{SYSTEM}/test_model_upload.py")
 def xgboost_file(vertex: Service) -> None:
-    """Upload a file of XGBoost as a version of a model."""
+    """Upload an XGBoost file as a version of a model."""
     path = vertex.folder / "model.bst"
     path.write_bytes(b"trees")
     model = aiplatform.Model.upload_xgboost_model_file(model_file_path=str(path), display_name="boosted")
@@ -305,7 +305,7 @@ def xgboost_file(vertex: Service) -> None:
 
 @usage(f"{DOCS}: google.cloud.aiplatform.Model.upload_tensorflow_saved_model")
 def saved_model(vertex: Service) -> None:
-    """Upload a folder of TensorFlow's SavedModel."""
+    """Upload a folder with a TensorFlow SavedModel."""
     path = vertex.folder / "saved"
     path.mkdir()
     (path / "saved_model.pb").write_bytes(b"graph")
@@ -315,7 +315,7 @@ def saved_model(vertex: Service) -> None:
 
 @usage(f"{DOCS}: google.cloud.aiplatform.Model.upload, a model without artifacts")
 def container_alone(vertex: Service) -> None:
-    """Upload a container that has its model inside."""
+    """Upload a container that contains the model."""
     model = aiplatform.Model.upload(display_name="container", serving_container_image_uri="gcr.io/p/server:1")
     assert model.uri is None or model.uri == ""
     assert model.container_spec.image_uri == "gcr.io/p/server:1"
@@ -323,7 +323,7 @@ def container_alone(vertex: Service) -> None:
 
 @usage(f"{DOCS}: google.cloud.aiplatform.Model.upload, a wrong label")
 def wrong_label(vertex: Service) -> None:
-    """See a model refused whose label is no label."""
+    """Get an error for a model with a label that isn't valid."""
     with pytest.raises(BadRequest, match="labels"):
         upload("wrong", labels={"Team": "Vision"})
 
@@ -336,7 +336,7 @@ def deployed(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/create_batch_prediction_job_sample.py", absent="batchPredictionJobs")
 def batch_predicted(vertex: Service) -> None:
-    """Predict a file of a bucket in batch."""
+    """Run a batch prediction on a file in a bucket."""
     upload("batch").batch_predict(
         job_display_name="batch", gcs_source=put("instances.jsonl", "{}\n"), gcs_destination_prefix="gs://b/predicted"
     )

@@ -1,4 +1,4 @@
-"""Outside by decision."""
+"""Out of scope."""
 
 from google.cloud import aiplatform
 from google.cloud.aiplatform_v1 import PipelineServiceClient, ScheduleServiceClient
@@ -36,19 +36,19 @@ def endpoints_listed(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Get online predictions, REST", absent="endpoints")
 def online_prediction(vertex: Service) -> None:
-    """Predict by an endpoint, as curl does."""
+    """Send a prediction request to an endpoint, as curl does."""
     rest(vertex, "POST", f"{V1}/endpoints/123:predict", {"instances": [[1, 2]]})
 
 
 @usage(f"{NOTEBOOKS}/custom/get_started_with_vertex_endpoint_and_shared_vm.ipynb", absent="deploymentResourcePools")
 def shared_machines(vertex: Service) -> None:
-    """Create a pool of machines that models share."""
+    """Create a pool of machines for several models."""
     rest(vertex, "POST", f"{V1}/deploymentResourcePools", {"deploymentResourcePoolId": "pool"})
 
 
 @usage(f"{SNIPPETS}/job_service/create_batch_prediction_job_sample.py", absent="batchPredictionJobs")
 def batch_prediction(vertex: Service) -> None:
-    """Create a batch prediction job by the generated client."""
+    """Create a batch prediction job with the generated client."""
     job = {"display_name": "batch", "model": f"{PARENT}/models/1"}
     gapic(aiplatform.gapic.JobServiceClient, vertex).create_batch_prediction_job(
         parent=PARENT, batch_prediction_job=job
@@ -100,13 +100,13 @@ def ray_cluster(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/create_featurestore_sample.py", absent="featurestores")
 def feature_store(vertex: Service) -> None:
-    """Create a feature store of the older kind."""
+    """Create a feature store (legacy)."""
     aiplatform.Featurestore.create(featurestore_id="store", online_store_fixed_node_count=1)
 
 
 @usage(f"{SAMPLES}/feature_store/create_feature_group_sample.py", absent="featureGroups")
 def feature_group(vertex: Service) -> None:
-    """Create a group of features over BigQuery."""
+    """Create a feature group in BigQuery."""
     body = {"bigQuery": {"bigQuerySource": {"inputUri": "bq://p.d.t"}, "entityIdColumns": ["id"]}}
     rest(vertex, "POST", f"{V1}/featureGroups", body, featureGroupId="group")
 
@@ -133,7 +133,7 @@ def index_endpoint(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/model_monitoring/model_monitoring.ipynb", absent="modelDeploymentMonitoringJobs")
 def monitoring(vertex: Service) -> None:
-    """List the jobs that monitor deployed models."""
+    """List the monitoring jobs of deployed models."""
     aiplatform.ModelDeploymentMonitoringJob.list()
 
 
@@ -145,28 +145,28 @@ def model_monitor(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/job_service/create_data_labeling_job_specialist_pool_sample.py", absent="specialistPools")
 def specialists(vertex: Service) -> None:
-    """Create a pool of people who label data."""
+    """Create a specialist pool for data labeling."""
     client = gapic(aiplatform.gapic.SpecialistPoolServiceClient, vertex)
     client.create_specialist_pool(parent=PARENT, specialist_pool={"display_name": "people"})
 
 
 @usage(f"{DOCS}: Generate content with the Gemini API, REST", absent="publishers")
 def gemini(vertex: Service) -> None:
-    """Ask a model of Google's."""
+    """Send a request to a Gemini model."""
     body = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
     rest(vertex, "POST", f"{V1}/publishers/google/models/gemini-2.0-flash:generateContent", body)
 
 
 @usage(f"{DOCS}: Tune Gemini models by supervised fine-tuning, REST", absent="tuningJobs")
 def gemini_tuned(vertex: Service) -> None:
-    """Tune a model of Google's."""
+    """Tune a Gemini model."""
     body = {"baseModel": "gemini-2.0-flash", "supervisedTuningSpec": {"trainingDatasetUri": "gs://b/d.jsonl"}}
     rest(vertex, "POST", f"{V1}/tuningJobs", body)
 
 
 @usage(f"{DOCS}: Context caching, REST", absent="cachedContents")
 def cached_content(vertex: Service) -> None:
-    """Keep a context for later requests."""
+    """Cache a context for later requests."""
     rest(vertex, "POST", f"{V1}/cachedContents", {"model": "gemini-2.0-flash"})
 
 
@@ -190,7 +190,7 @@ def notebook(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Migrate to Vertex AI, REST", absent="migratableResources")
 def migration(vertex: Service) -> None:
-    """Search for what can be migrated."""
+    """Search for resources that can be migrated."""
     rest(vertex, "POST", f"{V1}/migratableResources:search", {})
 
 

@@ -19,20 +19,26 @@ PAGE = ROOT / "launcher/docs/fidelity.md"
 HEAD = """\
 # Fidelity of the local Vertex
 
-`nox -s docs` wrote this page from a run of {count} usages with google-cloud-aiplatform {sdk}: {sums}.
+`nox -s docs` generated this page from a run of {count} usages with google-cloud-aiplatform {sdk}: {sums}.
 
-A usage is a short script of ours: it makes the calls of a sample, a notebook, a page of Google's documentation or a
-test of Google's client, with the client as it is, and asserts what its source relies on. *works*: it does. *refused*:
-it is outside by decision, and refused at once, in a sentence. *differs*: the local Vertex does it in another way, and
-the sentence says how. *not run*: the machine that wrote this page lacks a program. The scripts are the modules of
-`tests/fidelity/`, one for each theme; each change must pass them.
+Each usage is a short script. It makes the calls of a sample, a notebook, a page of Google's documentation or a test of
+Google's client. The script uses the unmodified client, and verifies the results on which its source relies.
+The verdicts mean:
+
+* *works*: The script succeeds.
+* *refused*: The feature is out of scope, and the local Vertex immediately rejects the call with a clear error.
+* *differs*: The local Vertex behaves differently, and the verdict describes the difference.
+* *not run*: A program is missing on the machine that generated this page.
+
+The scripts are the modules of `tests/fidelity/`, one module for each theme. Every change must pass them.
 """
 VERDICTS = ("works", "refused", "differs", "not run", "wrong")
 RELEASES = """
 ## Releases of the SDK
 
-`nox -s proofs` runs all usages with the launcher and an earlier release of google-cloud-aiplatform in one environment,
-and a script for Node's client, @google-cloud/aiplatform {node}, as a custom job: it works.
+`nox -s proofs` runs all usages in environments that contain the launcher and an earlier release of
+google-cloud-aiplatform.
+It also runs a script for Node's client, @google-cloud/aiplatform {node}, as a custom job, and this script works.
 
 | Release | Works | Refused | Differs | Not run | Wrong |
 |---|---:|---:|---:|---:|---:|
@@ -40,8 +46,8 @@ and a script for Node's client, @google-cloud/aiplatform {node}, as a custom job
 PROJECTS = """
 ## Clients of other projects
 
-`nox -s proofs` runs a script for each of these projects as a custom job, in an environment with its packages. It makes
-the calls that the project makes, by the project's own code, and needs no setting.
+`nox -s proofs` runs a script for each of these projects as a custom job, in an environment with the project's packages.
+The script makes the project's calls with the project's own code, and needs no configuration.
 
 | Usage | Source | Verdict |
 |---|---|---|
@@ -49,10 +55,10 @@ the calls that the project makes, by the project's own code, and needs no settin
 SYSTEM_TESTS = """
 ## Google's own system tests
 
-The source distribution of google-cloud-aiplatform {release} has tests in tests/system/aiplatform. `nox -s proofs` runs
-them unmodified, as a custom job of the local Vertex, by their default transport: {sums}.
-A local bucket has the public objects that they read. *refused*: the service refuses one of the test's calls, which is
-outside by decision.
+The source distribution of google-cloud-aiplatform {release} contains tests in tests/system/aiplatform. `nox -s proofs`
+runs these tests unmodified and with their default transport, as a custom job of the local Vertex: {sums}.
+A local bucket contains the public objects that the tests read. *refused* means that the service rejects one of the
+test's calls, because the feature is out of scope.
 
 | Module | Passed | Refused | Fails | Not run |
 |---|---:|---:|---:|---:|

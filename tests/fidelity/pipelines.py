@@ -57,7 +57,7 @@ def request(**more: Any) -> Json:
 
 @usage(f"{SAMPLES}/create_training_pipeline_custom_job_sample.py")
 def script_with_a_dataset(vertex: Service) -> None:
-    """Train a local script on a table and upload its model, labelled."""
+    """Train a local script on a table, and upload its model with labels."""
     path = vertex.folder / "train.py"
     path.write_text(SAVE)
     job = aiplatform.CustomTrainingJob(
@@ -80,7 +80,7 @@ def script_with_a_dataset(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/create_training_pipeline_custom_container_job_sample.py")
 def container_with_a_dataset(vertex: Service) -> None:
-    """Train a container on a table that is split by fractions."""
+    """Train a container on a table that is split into fractions."""
     job = training()
     fractions = {"training_fraction_split": 0.5, "validation_fraction_split": 0.25, "test_fraction_split": 0.25}
     model = job.run(dataset=table("fractions"), replica_count=1, machine_type="n1-standard-4", **fractions)
@@ -90,7 +90,7 @@ def container_with_a_dataset(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/create_training_pipeline_custom_package_job_sample.py")
 def package(vertex: Service) -> None:
-    """Name a Python package and see a missing one refused with its address."""
+    """Use a Python package, and get an error with the URI of a missing package."""
     job = aiplatform.CustomPythonPackageTrainingJob(
         display_name="package",
         python_package_gcs_uri="gs://b/none.tar.gz",
@@ -114,7 +114,7 @@ def model_in_the_registry(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/model_registry/upload_new_model_version_using_custom_training_pipeline_sample.py")
 def next_version(vertex: Service) -> None:
-    """Upload what a pipeline trains as a further version of a model."""
+    """Upload the model of a pipeline as a new version of a model."""
     first = training().run(model_id="grows", model_version_aliases=["first"])
     second = training().run(
         parent_model=first.resource_name,
@@ -137,7 +137,7 @@ def without_a_model(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/training/get_started_with_vertex_distributed_training.ipynb")
 def replicas(vertex: Service) -> None:
-    """Train on four replicas, of which one is the chief."""
+    """Train on four replicas, including the chief."""
     job = aiplatform.CustomContainerTrainingJob(
         "four", "gcr.io/p/trainer:1", command=["sh", "-c", "echo $RANK; sleep 1"]
     )
@@ -172,7 +172,7 @@ def variables(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Use managed datasets, predefined split")
 def predefined_split(vertex: Service) -> None:
-    """Split a table by a column that names the sets."""
+    """Split a table by a column that contains the set names."""
     job = training()
     job.run(dataset=table("predefined"), predefined_split_column_name="split")
     assert sizes(vertex, job) == [7, 7, 6]
@@ -180,7 +180,7 @@ def predefined_split(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Use managed datasets, timestamp split")
 def timestamp_split(vertex: Service) -> None:
-    """Split a table by time, the oldest rows for training."""
+    """Split a table by time, with the oldest rows for training."""
     fractions = {"training_fraction_split": 0.6, "validation_fraction_split": 0.2, "test_fraction_split": 0.2}
     job = training()
     job.run(dataset=table("by-time"), timestamp_split_column_name="time", **fractions)
@@ -226,7 +226,7 @@ def filter_split(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/custom/custom_training_tensorboard_profiler.ipynb")
 def with_a_tensorboard(vertex: Service) -> None:
-    """Give a pipeline a TensorBoard."""
+    """Use a TensorBoard in a pipeline."""
     board = aiplatform.Tensorboard.create(display_name="pipeline")
     job = training("import os; print(os.environ['AIP_TENSORBOARD_LOG_DIR'])", model_serving_container_image_uri=None)
     job.run(tensorboard=board.resource_name, service_account=ACCOUNT, base_output_dir="gs://b/board")
@@ -243,7 +243,7 @@ def in_the_background(vertex: Service) -> None:
 
 @usage(f"{DOCS}: google.cloud.aiplatform.CustomContainerTrainingJob.submit")
 def submitted(vertex: Service) -> None:
-    """Submit a pipeline, follow its state, and get the model at its end."""
+    """Submit a pipeline, follow its state, and get the model when the pipeline ends."""
     job = training()
     job.submit(model_display_name="submitted", replica_count=1, machine_type="n1-standard-4")
     vertex.wait(job.resource_name)
@@ -262,7 +262,7 @@ def listed_and_deleted(vertex: Service) -> None:
 
 @usage(f"{DOCS}: google.cloud.aiplatform.CustomContainerTrainingJob.cancel")
 def cancelled(vertex: Service) -> None:
-    """Cancel a pipeline, which cancels its job."""
+    """Cancel a pipeline and its job."""
     job = training("import time; time.sleep(600)", model_serving_container_image_uri=None)
     job.submit()
     vertex.wait(job.resource_name, "RUNNING")
@@ -307,7 +307,7 @@ def serving_container(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/pipeline_service/create_training_pipeline_custom_job_sample.py")
 def created_by_gapic(vertex: Service) -> None:
-    """Create a pipeline by the generated client, with a model to upload."""
+    """Create a pipeline with the generated client, with a model to upload."""
     client = gapic(PipelineServiceClient, vertex)
     model = {"display_name": "gapic", "container_spec": {"image_uri": SERVING, "command": [], "args": []}}
     created = client.create_training_pipeline(parent=PARENT, training_pipeline=request(model_to_upload=model))
@@ -317,7 +317,7 @@ def created_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/pipeline_service/create_training_pipeline_custom_training_managed_dataset_sample.py")
 def dataset_by_gapic(vertex: Service) -> None:
-    """Create a pipeline by the generated client, with a dataset and where to export it."""
+    """Create a pipeline with the generated client, with a dataset and an export folder."""
     client = gapic(PipelineServiceClient, vertex)
     data = {"dataset_id": table("gapic").name, "gcs_destination": {"output_uri_prefix": "gs://b/exported"}}
     created = client.create_training_pipeline(parent=PARENT, training_pipeline=request(input_data_config=data))
@@ -327,7 +327,7 @@ def dataset_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/pipeline_service/get_training_pipeline_sample.py")
 def read_by_gapic(vertex: Service) -> None:
-    """Get and list pipelines by the generated client."""
+    """Get and list pipelines with the generated client."""
     client = gapic(PipelineServiceClient, vertex)
     name = client.create_training_pipeline(parent=PARENT, training_pipeline=request(display_name="to get")).name
     assert client.get_training_pipeline(name=name).training_task_definition == CUSTOM
@@ -337,7 +337,7 @@ def read_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/pipeline_service/cancel_training_pipeline_sample.py")
 def cancelled_by_gapic(vertex: Service) -> None:
-    """Cancel a pipeline by the generated client and its path helper."""
+    """Cancel a pipeline with the generated client and its path helper."""
     client = gapic(PipelineServiceClient, vertex)
     inputs = json_format.ParseDict({"workerPoolSpecs": [pool("sleep", "600")]}, Value())
     job = client.create_training_pipeline(parent=PARENT, training_pipeline=request(training_task_inputs=inputs))
@@ -348,7 +348,7 @@ def cancelled_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/pipeline_service/delete_training_pipeline_sample.py")
 def deleted_by_gapic(vertex: Service) -> None:
-    """Delete a pipeline by the generated client."""
+    """Delete a pipeline with the generated client."""
     client = gapic(PipelineServiceClient, vertex)
     name = client.create_training_pipeline(parent=PARENT, training_pipeline=request()).name
     vertex.wait(name)
@@ -397,20 +397,20 @@ def tuning_task(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/create_training_pipeline_tabular_classification_sample.py", absent="automl_tabular")
 def automl_table(vertex: Service) -> None:
-    """Train a table by AutoML."""
+    """Train on a table with AutoML."""
     job = aiplatform.AutoMLTabularTrainingJob("tables", optimization_prediction_type="classification")
     job.run(dataset=table("automl"), target_column="y")
 
 
 @usage(f"{SAMPLES}/create_training_pipeline_image_classification_sample.py", absent="automl_image_classification")
 def automl_images(vertex: Service) -> None:
-    """Train images by AutoML."""
+    """Train on images with AutoML."""
     job = aiplatform.AutoMLImageTrainingJob("images", prediction_type="classification")
     job.run(dataset=aiplatform.ImageDataset.create(display_name="automl images"))
 
 
 @usage(f"{SAMPLES}/create_training_pipeline_text_classification_sample.py", absent="automl_text_classification")
 def automl_text(vertex: Service) -> None:
-    """Train texts by AutoML."""
+    """Train on texts with AutoML."""
     job = aiplatform.AutoMLTextTrainingJob("texts", prediction_type="classification")
     job.run(dataset=aiplatform.TextDataset.create(display_name="automl texts"))

@@ -20,21 +20,21 @@ def printed(vertex: Service, code: str, *more: object, **how: object) -> list[st
 
 @usage(f"{DOCS}: Training code requirements, environment variables")
 def cluster_spec(vertex: Service) -> None:
-    """Read one's own place in CLUSTER_SPEC."""
+    """Read the replica's own position in CLUSTER_SPEC."""
     code = "import json, os; task = json.loads(os.environ['CLUSTER_SPEC'])['task']; print(task['type'], task['index'])"
     assert printed(vertex, code) == ["workerpool0 0"]
 
 
 @usage(f"{DOCS}: Training code requirements, CLOUD_ML_JOB_ID")
 def own_job(vertex: Service) -> None:
-    """Read the id of the own job and project."""
+    """Read the ID of the replica's job and project."""
     code = "import os; print(os.environ['CLOUD_ML_JOB_ID'].isdigit(), bool(os.environ['CLOUD_ML_PROJECT_ID']))"
     assert printed(vertex, code) == ["True True"]
 
 
 @usage(f"{DOCS}: google.cloud.aiplatform.initializer, CLOUD_ML_REGION")
 def own_region(vertex: Service) -> None:
-    """Read the region of the own job, as the SDK does."""
+    """Read the region of the replica's job, as the SDK does."""
     assert printed(vertex, "import os; print(os.environ['CLOUD_ML_REGION'])") == ["us-central1"]
 
 
@@ -49,7 +49,7 @@ def mounted_bucket(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/training/pytorch_gcs_data_training.ipynb")
 def model_folder(vertex: Service) -> None:
-    """Save a model where AIP_MODEL_DIR says, as a path of /gcs."""
+    """Save a model in the folder under /gcs that AIP_MODEL_DIR specifies."""
     code = """
 import os, pathlib
 folder = pathlib.Path(os.environ["AIP_MODEL_DIR"].replace("gs://", "/gcs/"))
@@ -75,7 +75,7 @@ print(storage.Client(project="p").bucket("b").blob("data/rows.csv").download_as_
     f"{NOTEBOOKS}/ml_metadata/sdk-metric-parameter-tracking-for-custom-jobs.ipynb",
 )
 def sdk(vertex: Service) -> None:
-    """Use the Vertex SDK in the container, as the job's account."""
+    """Use the Vertex AI SDK in the container, with the job's service account."""
     code = """
 from google.cloud import aiplatform
 aiplatform.init(project="p", location="us-central1")
@@ -86,7 +86,7 @@ print(aiplatform.CustomJob.list(filter="display_name=none"))
 
 @usage(f"{NOTEBOOKS}/training/multi_node_ddp_gloo_vertex_training_with_custom_container.ipynb")
 def ranks(vertex: Service) -> None:
-    """Meet the other replicas at MASTER_ADDR and MASTER_PORT."""
+    """Connect to the other replicas at MASTER_ADDR and MASTER_PORT."""
     chief = """
 import os, socket
 server = socket.create_server(("", int(os.environ["MASTER_PORT"])))
@@ -107,7 +107,7 @@ time.sleep(30)
 
 @usage(f"{NOTEBOOKS}/training/sdk_pytorch_torchrun_custom_container_training_imagenet.ipynb")
 def host_names(vertex: Service) -> None:
-    """Find every replica under a host name of its own, as torchrun demands."""
+    """Find every replica under its own host name, as torchrun requires."""
     show = script("import socket; print(socket.gethostname()); import time; time.sleep(0.5)")
     job = aiplatform.CustomJob("hosts", worker_pool_specs=[pool(*show), pool(*show, count=2)])
     job.run()
@@ -116,7 +116,7 @@ def host_names(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Training code requirements, fault tolerance")
 def restarted(vertex: Service) -> None:
-    """Start again after a lost machine and go on from a checkpoint."""
+    """Restart after a machine is lost, and resume from a checkpoint."""
     code = """
 import os, pathlib
 checkpoint = pathlib.Path(os.environ["AIP_CHECKPOINT_DIR"].replace("gs://", "/gcs/"))
@@ -131,7 +131,7 @@ else:
 
 @usage(f"{DOCS}: Use Spot VMs with training, preemption")
 def preempted(vertex: Service) -> None:
-    """Save on SIGTERM, when a job is cancelled."""
+    """Save a checkpoint on SIGTERM, when a job is canceled."""
     code = """
 import pathlib, signal, sys, time
 def save(*_):
@@ -152,13 +152,13 @@ time.sleep(600)
 
 @usage(f"{DOCS}: Containerize and run training code, the working directory")
 def working_directory(vertex: Service) -> None:
-    """Begin in a folder that no other job has written to."""
+    """Start in a folder to which no other job has written."""
     code = "import pathlib; print(pathlib.Path('left').exists()); pathlib.Path('left').touch()"
     assert [printed(vertex, code)[0], printed(vertex, code)[0]] == ["False", "False"]
 
 
 @usage(f"{DOCS}: Exit codes of containers")
 def user_error(vertex: Service) -> None:
-    """End at once with the traceback of a user's error."""
+    """End immediately with the traceback of a user's error."""
     with pytest.raises(RuntimeError, match="FileNotFoundError"):
         printed(vertex, "open('/none')")

@@ -22,7 +22,7 @@ def error(answer: requests.Response) -> Json:
 
 @usage(f"{DOCS}: Create custom training jobs, curl")
 def job(vertex: Service) -> None:
-    """Create a custom job by the body of the documentation and get it."""
+    """Create a custom job with the request in the documentation, and get it."""
     pool = {
         "machineSpec": {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1},
         "replicaCount": 1,
@@ -37,7 +37,7 @@ def job(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Create custom training jobs, Python package, curl")
 def package_job(vertex: Service) -> None:
-    """Create a job of a Python package that is not in its bucket."""
+    """Create a job with a Python package that doesn't exist in the bucket."""
     package = {"executorImageUri": "image", "packageUris": ["gs://b/none.tar.gz"], "pythonModule": "task"}
     pool = {"machineSpec": {"machineType": "n1-standard-4"}, "replicaCount": 1, "pythonPackageSpec": package}
     body = {"displayName": "package", "jobSpec": {"workerPoolSpecs": [pool]}}
@@ -47,7 +47,7 @@ def package_job(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Method customJobs.list")
 def jobs_listed(vertex: Service) -> None:
-    """List jobs with filter, order, page size and a mask of fields."""
+    """List jobs with a filter, an order, a page size and a field mask."""
     for name in ("rest-1", "rest-2"):
         rest(vertex, "POST", f"{V1}/customJobs", JOB | {"displayName": name, "labels": {"kind": "listed"}})
     query = {"filter": "labels.kind=listed", "orderBy": "displayName", "pageSize": "1", "readMask": "displayName"}
@@ -59,7 +59,7 @@ def jobs_listed(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Method customJobs.cancel")
 def job_cancelled(vertex: Service) -> None:
-    """Cancel a job by an empty body."""
+    """Cancel a job with an empty body."""
     name = rest(vertex, "POST", f"{V1}/customJobs", custom_job("sleep", "600"))["name"]
     assert rest(vertex, "POST", f"v1/{name}:cancel", {}) == {}
     vertex.wait(name, "CANCELLED")
@@ -67,7 +67,7 @@ def job_cancelled(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Method customJobs.delete")
 def job_deleted(vertex: Service) -> None:
-    """Delete a job and read the operation until it is done."""
+    """Delete a job, and poll the operation until it is done."""
     name = rest(vertex, "POST", f"{V1}/customJobs", JOB)["name"]
     vertex.wait(name)
     operation = rest(vertex, "DELETE", f"v1/{name}")
@@ -76,7 +76,7 @@ def job_deleted(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Hyperparameter tuning, curl")
 def tuning(vertex: Service) -> None:
-    """Create a tuning job by the body of the documentation."""
+    """Create a tuning job with the request in the documentation."""
     report = "import hypertune; hypertune.HyperTune().report_hyperparameter_tuning_metric('loss', 1.0)"
     metrics = [{"metricId": "loss", "goal": "MINIMIZE"}]
     rate = {"parameterId": "lr", "scaleType": "UNIT_LOG_SCALE", "doubleValueSpec": {"minValue": 0.01, "maxValue": 1}}
@@ -94,7 +94,7 @@ def tuning(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Create training pipelines, curl")
 def pipeline(vertex: Service) -> None:
-    """Create a training pipeline by the body of the documentation."""
+    """Create a training pipeline with the request in the documentation."""
     task = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
     body = {"displayName": "curl", "trainingTaskDefinition": task, "trainingTaskInputs": JOB["jobSpec"]}
     name = rest(vertex, "POST", f"{V1}/trainingPipelines", body)["name"]
@@ -103,7 +103,7 @@ def pipeline(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Create a dataset, curl")
 def dataset(vertex: Service) -> None:
-    """Create a dataset, whose answer is an operation."""
+    """Create a dataset, which returns an operation."""
     schema = "gs://google-cloud-aiplatform/schema/dataset/metadata/image_1.0.0.yaml"
     operation = rest(vertex, "POST", f"{V1}/datasets", {"displayName": "curl", "metadataSchemaUri": schema})
     assert operation["done"]
@@ -112,7 +112,7 @@ def dataset(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Import models, curl")
 def model(vertex: Service) -> None:
-    """Upload a model by the body of the documentation."""
+    """Upload a model with the request in the documentation."""
     body = {"model": {"displayName": "curl", "containerSpec": {"imageUri": SERVING}}}
     operation = rest(vertex, "POST", f"{V1}/models:upload", body)
     assert operation["response"]["model"].startswith(f"{PARENT}/models/")
@@ -120,14 +120,14 @@ def model(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Method customJobs.create, v1beta1")
 def beta(vertex: Service) -> None:
-    """Create a job by v1beta1, as gcloud beta does."""
+    """Create a job with v1beta1, as gcloud beta does."""
     name = rest(vertex, "POST", f"{BETA}/customJobs", JOB)["name"]
     assert rest(vertex, "GET", f"v1beta1/{name}")["displayName"] == "job"
 
 
 @usage(f"{DOCS}: MachineSpec, v1beta1", absent="v1beta1's own")
 def beta_driver(vertex: Service) -> None:
-    """Ask for a version of the GPU driver, which v1beta1 alone can."""
+    """Request a version of the GPU driver, which only v1beta1 supports."""
     wanted = json.loads(json.dumps(JOB))
     wanted["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["minGpuDriverVersion"] = "535.104.06"
     rest(vertex, "POST", f"{BETA}/customJobs", wanted)
@@ -135,7 +135,7 @@ def beta_driver(vertex: Service) -> None:
 
 @usage(f"{DOCS}: API errors")
 def wrong_field(vertex: Service) -> None:
-    """See a misspelled field refused with its place."""
+    """Get an error with the place of a misspelled field."""
     body = {"displayName": "wrong", "jobSpec": {"workerPoolSpec": []}}
     answer = requests.post(f"{vertex.endpoint}/{V1}/customJobs", json=body, timeout=60)
     assert (answer.status_code, error(answer)["status"]) == (400, "INVALID_ARGUMENT")
@@ -144,14 +144,14 @@ def wrong_field(vertex: Service) -> None:
 
 @usage(f"{DOCS}: API errors")
 def unknown_resource(vertex: Service) -> None:
-    """See an unknown job answered with NOT_FOUND."""
+    """Get NOT_FOUND for an unknown job."""
     answer = requests.get(f"{vertex.endpoint}/{V1}/customJobs/1", timeout=60)
     assert (answer.status_code, error(answer)["status"]) == (404, "NOT_FOUND")
 
 
 @usage(f"{DOCS}: ProtoJSON Format, field names")
 def snake_case(vertex: Service) -> None:
-    """Write a job's keys in snake_case, with nulls, as protobuf's JSON permits."""
+    """Use snake_case keys and nulls in a job, as protobuf's JSON format permits."""
     container = {"image_uri": "image", "command": ["true"]}
     pool = {"machine_spec": {"machine_type": "n1-standard-4"}, "replica_count": "1", "container_spec": container}
     body = {"display_name": "snake", "job_spec": {"worker_pool_specs": [pool], "network": None}}
@@ -160,14 +160,14 @@ def snake_case(vertex: Service) -> None:
 
 @usage(f"{DOCS}: System parameters, fields")
 def some_fields(vertex: Service) -> None:
-    """Ask for some fields of an answer."""
+    """Request selected fields of a response."""
     name = rest(vertex, "POST", f"{V1}/customJobs", JOB)["name"]
     assert rest(vertex, "GET", f"v1/{name}", fields="name,displayName") == {"name": name, "displayName": "job"}
 
 
 @usage(f"{DOCS}: System parameters, prettyPrint")
 def other_parameters(vertex: Service) -> None:
-    """Send the system parameters that all of Google's APIs know."""
+    """Send the system parameters that all Google APIs support."""
     system = {"prettyPrint": "false", "alt": "json", "$.xgafv": "2", "quotaUser": "me"}
     name = rest(vertex, "POST", f"{V1}/customJobs", JOB, **system)["name"]
     assert name.startswith(f"{PARENT}/customJobs/")
@@ -175,7 +175,7 @@ def other_parameters(vertex: Service) -> None:
 
 @usage(f"{NODE}/create-custom-job.js")
 def node(vertex: Service) -> None:
-    """Create a job as Node's client does, which asks for enums as numbers."""
+    """Create a job as Node's client does, with enums as numbers."""
     created = rest(vertex, "POST", f"{V1}/customJobs", JOB, **{"$alt": "json;enum-encoding=int"})
     assert created["state"] in (1, "JOB_STATE_QUEUED", 2, "JOB_STATE_PENDING")
 
@@ -193,7 +193,7 @@ def java(vertex: Service) -> None:
 
 @usage(f"{DOTNET}/JobServiceClient")
 def dotnet(vertex: Service) -> None:
-    """Create a job as C#'s REST client does, with a body of charset UTF-8."""
+    """Create a job as C#'s REST client does, with the charset UTF-8."""
     headers = {"Content-Type": "application/json; charset=utf-8", "x-goog-api-client": "gl-dotnet/8.0 rest/4.8"}
     text = json.dumps(JOB | {"displayName": "dotnet"}, indent=2)
     answer = requests.post(f"{vertex.endpoint}/{V1}/customJobs", data=text, headers=headers, timeout=60)
@@ -211,14 +211,14 @@ def operations(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Method locations.list")
 def locations(vertex: Service) -> None:
-    """List the locations of a project and get one."""
+    """List the locations of a project, and get one location."""
     assert rest(vertex, "GET", f"v1/{PARENT}")["locationId"] == "us-central1"
     assert rest(vertex, "GET", "v1/projects/p/locations")["locations"]
 
 
 @usage(f"{DOCS}: Authenticate, an access token")
 def token(vertex: Service) -> None:
-    """Send a token, which nobody checks here."""
+    """Send a token, which the local Vertex doesn't check."""
     headers = {"Authorization": "Bearer token", "x-goog-user-project": "p"}
     answer = requests.get(f"{vertex.endpoint}/{V1}/customJobs", headers=headers, timeout=60)
     assert answer.status_code == 200
@@ -226,6 +226,6 @@ def token(vertex: Service) -> None:
 
 @usage(f"{DOCS}: ListCustomJobs, a wrong filter")
 def wrong_filter(vertex: Service) -> None:
-    """See a filter refused that names no field."""
+    """Get an error for a filter without a field."""
     with pytest.raises(requests.HTTPError, match="400"):
         rest(vertex, "GET", f"{V1}/customJobs", filter="colour=red")

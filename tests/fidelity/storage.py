@@ -26,7 +26,7 @@ def filled(name: str, *objects: str) -> Bucket:
 
 @usage(f"{NOTEBOOKS}/migration/sdk-custom-scikit-learn-prebuilt-container.ipynb")
 def file_uploaded(vertex: Service) -> None:
-    """Upload a file and download it."""
+    """Upload a file, and download it."""
     path, back = vertex.folder / "up.txt", vertex.folder / "down.txt"
     path.write_text("content")
     blob = bucket("files").blob("folder/up.txt")
@@ -37,7 +37,7 @@ def file_uploaded(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/automl/automl_forecasting_on_vertex_pipelines.ipynb")
 def string_uploaded(vertex: Service) -> None:
-    """Upload a text and download it as bytes."""
+    """Upload a text, and download it as bytes."""
     blob = bucket("strings").blob("a.json")
     blob.upload_from_string('{"a": 1}', content_type="application/json")
     assert blob.download_as_bytes() == b'{"a": 1}'
@@ -46,7 +46,7 @@ def string_uploaded(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/pipelines/custom_tabular_train_batch_pred_bq_pipeline.ipynb")
 def found_by_address(vertex: Service) -> None:
-    """Download an object by its gs:// address."""
+    """Download an object by its gs:// URI."""
     filled("addressed", "a/b")
     blob = Blob.from_uri("gs://addressed/a/b", client=Client(project="p"))
     assert blob.download_as_text() == "a/b"
@@ -54,14 +54,14 @@ def found_by_address(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/automl/automl_image_classification_batch_prediction.ipynb")
 def listed(vertex: Service) -> None:
-    """List the objects below a prefix."""
+    """List the objects under a prefix."""
     filled("listed", "run/1", "run/2", "other")
     assert [blob.name for blob in Client(project="p").list_blobs("listed", prefix="run/")] == ["run/1", "run/2"]
 
 
 @usage(f"{SAMPLES}, list objects by a delimiter")
 def listed_as_folders(vertex: Service) -> None:
-    """List objects as if they were in folders."""
+    """List objects as in folders."""
     found = filled("folders", "a/1", "a/b/2", "c").list_blobs(delimiter="/")
     assert [blob.name for blob in found] == ["c"]
     assert found.prefixes == {"a/"}
@@ -76,7 +76,7 @@ def listed_by_pattern(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, create a bucket in a location")
 def located(vertex: Service) -> None:
-    """Create a bucket in a region and read where it is."""
+    """Create a bucket in a region, and read its location."""
     made = Client(project="p").create_bucket("located", location="us-central1")
     assert made.location.lower() == "us-central1"
     assert Client(project="p").get_bucket("located").location_type == "region"
@@ -84,7 +84,7 @@ def located(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, list buckets")
 def buckets_listed(vertex: Service) -> None:
-    """List all buckets and look for one."""
+    """List all buckets, and look up one bucket."""
     bucket("one-of-all")
     client = Client(project="p")
     assert "one-of-all" in [made.name for made in client.list_buckets()]
@@ -102,7 +102,7 @@ def bucket_deleted(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, a bucket that exists")
 def bucket_twice(vertex: Service) -> None:
-    """See a second bucket of a name refused."""
+    """Get an error for a second bucket with the same name."""
     bucket("twice")
     with pytest.raises(Conflict):
         bucket("twice")
@@ -110,7 +110,7 @@ def bucket_twice(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, delete an object")
 def object_deleted(vertex: Service) -> None:
-    """Delete objects, alone and in a batch."""
+    """Delete objects, individually and in a batch."""
     made = filled("emptied", "a", "b", "c")
     made.blob("a").delete()
     with made.client.batch():
@@ -121,7 +121,7 @@ def object_deleted(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, copy, rename and move objects")
 def copied_and_renamed(vertex: Service) -> None:
-    """Copy an object to another bucket and rename it there."""
+    """Copy an object to another bucket, and rename the copy."""
     source, target = filled("source", "a"), bucket("target")
     source.copy_blob(source.blob("a"), target, "b")
     target.rename_blob(target.blob("b"), "c")
@@ -138,7 +138,7 @@ def rewritten(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, compose objects")
 def composed(vertex: Service) -> None:
-    """Join objects to a new one."""
+    """Compose a new object from several objects."""
     made = filled("composed", "a", "b")
     made.blob("ab").compose([made.blob("a"), made.blob("b")])
     assert made.blob("ab").download_as_text() == "ab"
@@ -146,7 +146,7 @@ def composed(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, upload from memory in chunks")
 def resumable(vertex: Service) -> None:
-    """Upload a stream in chunks, resumably."""
+    """Upload a stream in chunks with a resumable upload."""
     made = bucket("chunks")
     made.blob("large", chunk_size=256 * 1024).upload_from_file(io.BytesIO(b"x" * 10**6))
     assert made.get_blob("large").size == 10**6
@@ -170,7 +170,7 @@ def byte_range(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, request preconditions")
 def precondition(vertex: Service) -> None:
-    """Upload only if there is no such object yet."""
+    """Upload an object only if it doesn't exist."""
     made = filled("guarded", "a")
     with pytest.raises(PreconditionFailed):
         made.blob("a").upload_from_string("b", if_generation_match=0)
@@ -178,7 +178,7 @@ def precondition(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, transfer manager, upload chunks concurrently")
 def chunks_at_once(vertex: Service) -> None:
-    """Upload a file in chunks, several at once."""
+    """Upload a file in several chunks in parallel."""
     path = vertex.folder / "large"
     path.write_bytes(b"chunk" * 2**21)
     blob = bucket("parts").blob("large")
@@ -188,7 +188,7 @@ def chunks_at_once(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}, transfer manager")
 def many_at_once(vertex: Service) -> None:
-    """Upload a folder by the transfer manager."""
+    """Upload a folder with the transfer manager."""
     folder = vertex.folder / "many"
     folder.mkdir()
     for name in "abc":
@@ -207,9 +207,9 @@ def checksummed(vertex: Service) -> None:
     assert blob.updated >= blob.time_created
 
 
-@usage(f"{SAMPLES}, custom metadata", differs="an object is a file, which has no place for it, and drops it")
+@usage(f"{SAMPLES}, custom metadata", differs="an object is a plain file, so its custom metadata is dropped")
 def custom_metadata(vertex: Service) -> None:
-    """Keep metadata of one's own with an object."""
+    """Store custom metadata with an object."""
     blob = filled("metadata", "a").blob("a")
     blob.metadata = {"epoch": "3"}
     blob.patch()
@@ -227,7 +227,7 @@ def bucket_labels(vertex: Service) -> None:
 
 @usage(f"{DOCS}: IAM for buckets, add-iam-policy-binding of 33 notebooks")
 def policy(vertex: Service) -> None:
-    """Let an account read a bucket."""
+    """Grant an account read access to a bucket."""
     made = bucket("shared")
     policy = made.get_iam_policy(requested_policy_version=3)
     policy.bindings.append({"role": "roles/storage.objectViewer", "members": {"serviceAccount:a@p.iam"}})
@@ -238,13 +238,13 @@ def policy(vertex: Service) -> None:
 
 @usage(f"{DOCS}: IAM for buckets, testIamPermissions")
 def permissions(vertex: Service) -> None:
-    """Ask what one may do with a bucket."""
+    """Test the permissions for a bucket."""
     assert bucket("allowed").test_iam_permissions(["storage.objects.get"]) == ["storage.objects.get"]
 
 
 @usage(f"{DOCS}: gcsfs, as pandas and Keras use it")
 def file_system(vertex: Service) -> None:
-    """Read and write a bucket by gcsfs."""
+    """Read and write a bucket with gcsfs."""
     import gcsfs
 
     fs = gcsfs.GCSFileSystem(project="p", token="anon", endpoint_url=vertex.endpoint, skip_instance_cache=True)
@@ -257,7 +257,7 @@ def file_system(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Cloud Storage, objects.get with curl")
 def by_curl(vertex: Service) -> None:
-    """Read an object's metadata and its bytes over plain REST."""
+    """Read an object's metadata and its bytes with plain REST."""
     filled("curl", "a/b")
     assert rest(vertex, "GET", "storage/v1/b/curl/o/a%2Fb")["size"] == "3"
     assert [one["name"] for one in rest(vertex, "GET", "storage/v1/b/curl/o", prefix="a/")["items"]] == ["a/b"]

@@ -33,22 +33,22 @@ PACKAGES = (
 LEFT_OUT = {
     "test_language_models": "the local Vertex has no generative models",
     "test_multimodal_dataset": "the local Vertex has no BigQuery",
-    "test_persistent_resource": "it imports a package that Google does not publish",
+    "test_persistent_resource": "it imports a package that Google doesn't publish",
     "test_prediction_cpr": "the local Vertex has no endpoints",
     "test_vision_models": "the local Vertex has no generative models",
     "test_vizier": "the local Vertex has no studies",
 }
 # Tests that would install from where a machine of tests may not look.
 NOT_RUN = {
-    "test_project_id_inference: test_project_id_inference": "it installs the newest state of a repository",
+    "test_project_id_inference: test_project_id_inference": "it installs the latest revision of a repository",
 }
 # Why tests fail whose names begin so, where that is not the service's refusal of one of their calls.
 FAILS = {
-    "test_autologging_with_autorun_creation": "it expects the name of a metric of mlflow 1",
-    "test_end_to_end_tabular": "it trains by AutoML, which is refused, beside a script that needs TensorFlow",
+    "test_autologging_with_autorun_creation": "it expects a metric name of mlflow 1",
+    "test_end_to_end_tabular": "it trains with AutoML, which is rejected, and runs a script that needs TensorFlow",
     "test_export_data": "it reads a dataset of Google's own project",
-    "test_get_experiments_df": "it counts the run of a PipelineJob, which was refused",
-    "test_mdm_": "it watches an endpoint, which was refused",
+    "test_get_experiments_df": "it counts the run of a PipelineJob, which was rejected",
+    "test_mdm_": "it monitors an endpoint, which was rejected",
     "test_model_evaluate_custom_tabular_model": "it reads a model of Google's own project",
     "test_model_monitoring": "it reads a model of Google's own project",
 }

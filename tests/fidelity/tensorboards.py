@@ -44,7 +44,7 @@ def write_events(vertex: Service, name: str) -> str:
 
 @usage(f"{SAMPLES}/create_tensorboard_sample.py")
 def created(vertex: Service) -> None:
-    """Create a TensorBoard and make it that of later experiments."""
+    """Create a TensorBoard, and use it for later experiments."""
     tensorboard = board("created")
     aiplatform.init(experiment_tensorboard=tensorboard)
     assert tensorboard.resource_name.startswith(f"{PARENT}/tensorboards/")
@@ -62,7 +62,7 @@ def deleted(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/experiments/delete_outdated_tensorboard_experiments.ipynb")
 def experiments_listed(vertex: Service) -> None:
-    """List the experiments of a TensorBoard and delete the old ones."""
+    """List the experiments of a TensorBoard, and delete old experiments."""
     tensorboard = board("old")
     aiplatform.TensorboardExperiment.create("old", tensorboard_name=tensorboard.resource_name)
     for experiment in aiplatform.TensorboardExperiment.list(tensorboard_name=tensorboard.resource_name):
@@ -81,7 +81,7 @@ def listed(vertex: Service) -> None:
 
 @usage(f"{SYSTEM}/test_tensorboard.py")
 def whole_tree(vertex: Service) -> None:
-    """Create an experiment, a run and a curve, and list each of them."""
+    """Create an experiment, a run and a curve, and list them."""
     curve = series(vertex, "tree")
     run = curve.resource_name.rpartition("/timeSeries/")[0]
     assert [one.display_name for one in aiplatform.TensorboardTimeSeries.list(tensorboard_run_name=run)] == ["loss"]
@@ -110,7 +110,7 @@ def experiment_updated(vertex: Service) -> None:
 
 @usage(f"{SYSTEM}/test_tensorboard.py")
 def written_and_read(vertex: Service) -> None:
-    """Write the points of a curve and read them."""
+    """Write the points of a curve, and read them."""
     client, curve = gapic(TensorboardServiceClient, vertex), series(vertex, "points")
     run, _, id = curve.resource_name.rpartition("/timeSeries/")
     points = [{"scalar": {"value": 0.5**step}, "step": step, "wall_time": "2026-01-01T00:00:00Z"} for step in range(3)]
@@ -122,7 +122,7 @@ def written_and_read(vertex: Service) -> None:
 
 @usage(f"{DOCS}: BatchReadTensorboardTimeSeriesData")
 def read_in_a_batch(vertex: Service) -> None:
-    """Read several curves at once."""
+    """Read several curves in one request."""
     client, curve = gapic(TensorboardServiceClient, vertex), series(vertex, "batch")
     tensorboard = curve.resource_name.partition("/experiments/")[0]
     request = {"tensorboard": tensorboard, "time_series": [curve.resource_name]}
@@ -143,7 +143,7 @@ def uploaded_once(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/upload_tensorboard_log_to_experiment_sample.py", needs="tensorflow")
 def uploaded_to_an_experiment(vertex: Service) -> None:
-    """Upload a folder of event files to the experiment in use."""
+    """Upload a folder of event files to the current experiment."""
     init(vertex, experiment="uploaded")
     aiplatform.upload_tb_log(tensorboard_experiment_name="uploaded", logdir=write_events(vertex, "uploaded"))
     assert aiplatform.Experiment("uploaded").get_backing_tensorboard_resource()
@@ -151,7 +151,7 @@ def uploaded_to_an_experiment(vertex: Service) -> None:
 
 @usage(f"{TRACKING}/upload_tensorboard_log_continuously_sample.py", needs="tensorflow")
 def uploaded_continuously(vertex: Service) -> None:
-    """Upload a folder while it is written."""
+    """Upload a folder while a program writes to it."""
     tensorboard, others = board("continuous"), {*threading.enumerate()}
     aiplatform.start_upload_tb_log(
         tensorboard_id=tensorboard.name, tensorboard_experiment_name="continuous", logdir=str(vertex.folder / "events")
@@ -166,7 +166,7 @@ def uploaded_continuously(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/tensorboard/tensorboard_custom_training_with_custom_container.ipynb")
 def of_a_job(vertex: Service) -> None:
-    """Give a job a TensorBoard, whose name and log folder its replicas know."""
+    """Use a TensorBoard in a job, in which the replicas get its name and log folder."""
     tensorboard = board("job")
     show = "import os; print(os.environ['AIP_TENSORBOARD_RESOURCE_NAME'], os.environ['AIP_TENSORBOARD_LOG_DIR'])"
     job = aiplatform.CustomJob("board", worker_pool_specs=[pool(*script(show))], base_output_dir="gs://b/events")

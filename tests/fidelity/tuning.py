@@ -49,7 +49,7 @@ def succeeded(job: aiplatform.HyperparameterTuningJob) -> bool:
 
 @usage(f"{SAMPLES}/create_hyperparameter_tuning_job_sample.py")
 def all_kinds_of_parameters(vertex: Service) -> None:
-    """Search over double, integer, categorical and discrete parameters."""
+    """Tune double, integer, categorical and discrete parameters."""
     parameters = LEARNING_RATE | {
         "units": hpt.IntegerParameterSpec(min=4, max=128, scale="linear"),
         "activation": hpt.CategoricalParameterSpec(values=["relu", "selu"]),
@@ -66,7 +66,7 @@ def all_kinds_of_parameters(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/get_hyperparameter_tuning_job_sample.py")
 def found(vertex: Service) -> None:
-    """Get a tuning job by its name and read its trials."""
+    """Get a tuning job by its name, and read its trials."""
     job = tuning()
     job.run()
     again = aiplatform.HyperparameterTuningJob.get(resource_name=job.resource_name)
@@ -75,7 +75,7 @@ def found(vertex: Service) -> None:
 
 @usage(f"{SAMPLES}/cancel_hyperparameter_tuning_job_sample.py")
 def cancelled(vertex: Service) -> None:
-    """Cancel a tuning job, which ends its trials."""
+    """Cancel a tuning job and its trials."""
     trial = aiplatform.CustomJob("trial", worker_pool_specs=[pool("sh", "-c", "sleep 600")])
     job = tuning(custom_job=trial)
     job.run(sync=False)
@@ -96,7 +96,7 @@ def deleted(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/job_service/create_hyperparameter_tuning_job_sample.py")
 def created_by_gapic(vertex: Service) -> None:
-    """Create a tuning job by the generated client."""
+    """Create a tuning job with the generated client."""
     client = gapic(JobServiceClient, vertex)
     created = client.create_hyperparameter_tuning_job(parent=PARENT, hyperparameter_tuning_job=study())
     vertex.wait(created.name, "SUCCEEDED")
@@ -105,7 +105,7 @@ def created_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/job_service/cancel_hyperparameter_tuning_job_sample.py")
 def cancelled_by_gapic(vertex: Service) -> None:
-    """Cancel a tuning job by the generated client and its path helper."""
+    """Cancel a tuning job with the generated client and its path helper."""
     client = gapic(JobServiceClient, vertex)
     job = client.create_hyperparameter_tuning_job(
         parent=PARENT, hyperparameter_tuning_job=study("sh", "-c", "sleep 600")
@@ -117,7 +117,7 @@ def cancelled_by_gapic(vertex: Service) -> None:
 
 @usage(f"{SNIPPETS}/job_service/delete_hyperparameter_tuning_job_sample.py")
 def deleted_by_gapic(vertex: Service) -> None:
-    """Delete a tuning job by the generated client."""
+    """Delete a tuning job with the generated client."""
     client = gapic(JobServiceClient, vertex)
     name = client.create_hyperparameter_tuning_job(parent=PARENT, hyperparameter_tuning_job=study()).name
     vertex.wait(name)
@@ -136,7 +136,7 @@ def best_trial(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/training/distributed_hyperparameter_tuning.ipynb")
 def distributed_trials(vertex: Service) -> None:
-    """Run each trial on two pools, of which the chief reports."""
+    """Run each trial on two pools, in which the chief reports the metric."""
     job = aiplatform.CustomJob("trial", worker_pool_specs=[pool(*script(TRIAL)), pool("true")])
     search = tuning(custom_job=job, search_algorithm="random")
     search.run()
@@ -154,7 +154,7 @@ def grid(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/training/hyperparameter_tuning_xgboost.ipynb")
 def random_search(vertex: Service) -> None:
-    """Search at random, and take each metric's best measurement."""
+    """Use random search, and select each metric's best measurement."""
     job = tuning(search_algorithm="random", measurement_selection="best", max_failed_trial_count=1)
     job.run()
     assert succeeded(job)
@@ -162,7 +162,7 @@ def random_search(vertex: Service) -> None:
 
 @usage(f"{NOTEBOOKS}/tensorboard/tensorboard_hyperparameter_tuning_with_hparams.ipynb")
 def with_a_tensorboard(vertex: Service) -> None:
-    """Give the trials a TensorBoard."""
+    """Use a TensorBoard for the trials."""
     board = aiplatform.Tensorboard.create(display_name="hparams")
     job = tuning(max_trial_count=1, parallel_trial_count=1)
     job.run(tensorboard=board.resource_name, service_account=ACCOUNT)
@@ -171,7 +171,7 @@ def with_a_tensorboard(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Hyperparameter tuning, conditional parameters")
 def conditional_parameters(vertex: Service) -> None:
-    """Search a parameter only where its parent has certain values."""
+    """Tune a parameter only if its parent parameter has certain values."""
     rate = hpt.DoubleParameterSpec(min=0.01, max=0.1, scale="log", conditional_parameter_spec=None)
     momentum = hpt.DoubleParameterSpec(min=0.1, max=0.9, scale="linear", parent_values=["sgd"])
     optimizer = hpt.CategoricalParameterSpec(values=["sgd", "adam"], conditional_parameter_spec={"momentum": momentum})
@@ -184,7 +184,7 @@ def conditional_parameters(vertex: Service) -> None:
 
 @usage(f"{DOCS}: StudySpec, median automated stopping")
 def median_stopping(vertex: Service) -> None:
-    """Stop trials whose curves are below the median."""
+    """Stop trials with curves below the median."""
     body = study(median_automated_stopping_spec={"use_elapsed_duration": False})
     client = gapic(JobServiceClient, vertex)
     name = client.create_hyperparameter_tuning_job(parent=PARENT, hyperparameter_tuning_job=body).name
@@ -193,7 +193,7 @@ def median_stopping(vertex: Service) -> None:
 
 @usage(f"{DOCS}: StudySpec, decay curve automated stopping")
 def decay_curve_stopping(vertex: Service) -> None:
-    """Stop trials whose curves promise no gain."""
+    """Stop trials with curves that predict no improvement."""
     body = study(decay_curve_stopping_spec={"use_elapsed_duration": False})
     client = gapic(JobServiceClient, vertex)
     name = client.create_hyperparameter_tuning_job(parent=PARENT, hyperparameter_tuning_job=body).name
@@ -214,7 +214,7 @@ for step in range(1, 4 if trial < 3 else 120):
 
 @usage(f"{DOCS}: StudySpec, convex automated stopping")
 def convex_stopping(vertex: Service) -> None:
-    """Stop a trial whose slope leads to less than the best has reached."""
+    """Stop a trial if its slope leads to a worse result than the best trial."""
     rule = {"max_step_count": 119, "min_step_count": 1, "min_measurement_count": 1}
     body = study(*script(SLOW), convex_automated_stopping_spec=rule) | {"max_trial_count": 3}
     client = gapic(JobServiceClient, vertex)
@@ -225,7 +225,7 @@ def convex_stopping(vertex: Service) -> None:
 
 @usage(f"{DOCS}: StudySpec, studyStoppingConfig", absent="studyStoppingConfig")
 def study_stopping(vertex: Service) -> None:
-    """Stop a search after so many trials without progress."""
+    """Stop a tuning job after a number of trials without improvement."""
     body = study(study_stopping_config={"max_num_trials_no_progress": 3})
     gapic(JobServiceClient, vertex).create_hyperparameter_tuning_job(parent=PARENT, hyperparameter_tuning_job=body)
 
@@ -240,7 +240,7 @@ def two_metrics(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Hyperparameter tuning, maxFailedTrialCount")
 def failing_trials(vertex: Service) -> None:
-    """Give up after so many failed trials."""
+    """Fail after a number of failed trials."""
     job = tuning(
         custom_job=aiplatform.CustomJob("fails", worker_pool_specs=[pool("sh", "-c", "exit 1")]),
         max_failed_trial_count=1,
@@ -271,7 +271,7 @@ def jobs_of_trials(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Report metrics with cloudml-hypertune")
 def hypertune(vertex: Service) -> None:
-    """Report a metric by Google's cloudml-hypertune."""
+    """Report a metric with Google's cloudml-hypertune."""
     report = "import hypertune; hypertune.HyperTune().report_hyperparameter_tuning_metric('accuracy', 0.75, 10)"
     job = tuning(custom_job=aiplatform.CustomJob("trial", worker_pool_specs=[pool(*script(report))]), max_trial_count=1)
     job.run()
@@ -281,7 +281,7 @@ def hypertune(vertex: Service) -> None:
 
 @usage(f"{DOCS}: Hyperparameter tuning, a wrong study")
 def wrong_study(vertex: Service) -> None:
-    """See a study refused whose scale does not fit its range."""
+    """Get an error for a study with a scale that isn't valid for its range."""
     parameters = {"lr": hpt.DoubleParameterSpec(min=-1, max=1, scale="log")}
     with pytest.raises(BadRequest, match="has no logarithm"):
         tuning(parameter_spec=parameters).run()

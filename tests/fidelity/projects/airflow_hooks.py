@@ -1,4 +1,4 @@
-"""Train, tune, and keep datasets and models by Airflow's hooks for Vertex AI."""
+"""Train, tune, and manage datasets and models with Airflow's hooks for Vertex AI."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Write, scan and sink tables in a bucket by polars, whose storage client is Rust's object_store."""
+"""Write, scan and sink tables in a bucket with polars, which uses Rust's object_store."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Run a flow by Prefect's worker for Vertex AI, and cancel one, which is no failure."""
+"""Run a flow with Prefect's worker for Vertex AI, and cancel a flow without a failure."""
 
 import asyncio
 import logging

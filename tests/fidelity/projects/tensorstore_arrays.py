@@ -1,4 +1,4 @@
-"""Write an array in a bucket by tensorstore, and read a part of it again."""
+"""Write an array to a bucket with tensorstore, and read a part of it."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Run a job by the runner of W&B Launch for Vertex AI."""
+"""Run a job with the W&B Launch runner for Vertex AI."""
 
 import asyncio
 from types import SimpleNamespace

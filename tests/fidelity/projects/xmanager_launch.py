@@ -1,4 +1,4 @@
-"""Launch a job by xmanager's client, wait for it, and keep a TensorBoard."""
+"""Launch a job with xmanager's client, wait for it, and create a TensorBoard."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Run a step of ZenML as its operator for Vertex AI sends it, with the key that nobody has set."""
+"""Run a ZenML step as its operator for Vertex AI sends it, with an encryption key that isn't set."""
 
 import time
 
