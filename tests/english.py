@@ -24,7 +24,7 @@ WORDS = {
     r"whoever|nobody|somebody": "name the process, replica or person",
     r"behind (--|a )": "use after",
     r"mend(s|ed)?": "use fix",
-    r"(stands?|lies?) (in|for|below|behind|beside)": "use is in, is under, represents",
+    r"(stands?|lies?) (in|below|behind|beside)": "use is in, is under, represents",
     r"no number|numbers that are none": "use NaN or infinite",
     r"newest whole": "use latest complete",
     r"at leisure|as it is the|gcloud line|writes a mail|for ever|hang up|of yours|beside it": "use plain words",
