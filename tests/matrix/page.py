@@ -17,9 +17,9 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 HEAD = """\
 # How jobs handle faults
 
-`nox -s faults` generates this page. It simulates {count} cases, of which {kept} meet the guarantee. Each case is a job of 60
-steps that saves a checkpoint every {interval} steps. [`--fault`](../launcher/docs/rehearse.md) simulates a fault in one
-replica. If the job fails, it runs again without the fault.
+`nox -s faults` generates this page. It simulates {count} cases, of which {kept} meet the guarantee. Each case is a job
+of 60 steps that saves a checkpoint every {interval} steps. [`--fault`](../launcher/docs/rehearse.md) simulates a
+fault in one replica. If the job fails, it runs again without the fault.
 
 The guarantee has four parts:
 
