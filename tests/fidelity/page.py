@@ -1,4 +1,4 @@
-"""Writes launcher/docs/fidelity.md from a run of all usages and the records of three proofs.
+"""Write launcher/docs/fidelity.md from a run of all usages and the records of three proofs.
 
 python -m tests.fidelity.page
 """
@@ -19,20 +19,23 @@ PAGE = ROOT / "launcher/docs/fidelity.md"
 HEAD = """\
 # Fidelity of the local Vertex
 
-`nox -s docs` wrote this page from a run of {count} usages with google-cloud-aiplatform {sdk}: {sums}.
+`nox -s docs` generates this page from a run of {count} usages with google-cloud-aiplatform {sdk}: {sums}.
 
-A usage is a short script of ours: it makes the calls of a sample, a notebook, a page of Google's documentation or a
-test of Google's client, with the client as it is, and asserts what its source relies on. *works*: it does. *refused*:
-it is outside by decision, and refused at once, in a sentence. *differs*: the local Vertex does it in another way, and
-the sentence says how. *not run*: the machine that wrote this page lacks a program. The scripts are the modules of
-`tests/fidelity/`, one for each theme; each change must pass them.
+A usage is a short script that makes the same calls as a published sample, a notebook, a page of Google's documentation
+or a test of Google's client. It uses the unmodified client and verifies the behavior on which its source relies. The
+scripts are in `tests/fidelity/`, with one module for each theme. Each change of the launcher must pass them.
+
+- *works*: The local Vertex behaves as the source requires.
+- *refused*: The local Vertex doesn't support this usage by design, and rejects it immediately with an error.
+- *differs*: The local Vertex behaves in another way, which the verdict describes.
+- *not run*: The machine that generated this page lacks a required program.
 """
 VERDICTS = ("works", "refused", "differs", "not run", "wrong")
 RELEASES = """
 ## Releases of the SDK
 
-`nox -s proofs` runs all usages with the launcher and an earlier release of google-cloud-aiplatform in one environment,
-and a script for Node's client, @google-cloud/aiplatform {node}, as a custom job: it works.
+`nox -s proofs` also runs all usages with earlier releases of google-cloud-aiplatform, each in one environment with the
+launcher. A script for the Node.js client, @google-cloud/aiplatform {node}, also works as a custom job.
 
 | Release | Works | Refused | Differs | Not run | Wrong |
 |---|---:|---:|---:|---:|---:|
@@ -40,8 +43,8 @@ and a script for Node's client, @google-cloud/aiplatform {node}, as a custom job
 PROJECTS = """
 ## Clients of other projects
 
-`nox -s proofs` runs a script for each of these projects as a custom job, in an environment with its packages. It makes
-the calls that the project makes, by the project's own code, and needs no setting.
+`nox -s proofs` runs a script for each of these projects as a custom job, in an environment with the project's packages.
+The script uses the project's own code to make the project's usual calls, and needs no special settings.
 
 | Usage | Source | Verdict |
 |---|---|---|
@@ -49,10 +52,10 @@ the calls that the project makes, by the project's own code, and needs no settin
 SYSTEM_TESTS = """
 ## Google's own system tests
 
-The source distribution of google-cloud-aiplatform {release} has tests in tests/system/aiplatform. `nox -s proofs` runs
-them unmodified, as a custom job of the local Vertex, by their default transport: {sums}.
-A local bucket has the public objects that they read. *refused*: the service refuses one of the test's calls, which is
-outside by decision.
+The source distribution of google-cloud-aiplatform {release} contains tests in tests/system/aiplatform. `nox -s proofs`
+runs these tests unmodified as a custom job of the local Vertex, with their default transport: {sums}.
+A local bucket contains the public objects that the tests read. *refused* means that the local Vertex rejects one of the
+test's calls, because it doesn't support this call by design.
 
 | Module | Passed | Refused | Fails | Not run |
 |---|---:|---:|---:|---:|

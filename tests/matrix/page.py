@@ -17,7 +17,7 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 HEAD = """\
 # How jobs handle faults
 
-`nox -s faults` generates this page. It simulates {count} cases, of which {kept} meet the guarantee. Each case is a job
+`nox -s faults` generates this page. {kept} of {count} simulated cases meet the guarantee. Each case is a job
 of 60 steps that saves a checkpoint every {interval} steps. [`--fault`](../launcher/docs/rehearse.md) simulates a
 fault in one replica. If the job fails, it runs again without the fault.
 
