@@ -1,4 +1,4 @@
-"""Seconds of one bake of the default project: the median of ten, as a user's shell sees it.
+"""Measure the time to generate a default project: the median of ten commands.
 
 python benchmarks/bake.py
 """
@@ -15,7 +15,7 @@ ROUNDS = 10
 
 
 def bake() -> float:
-    """Seconds of one bake."""
+    """Generate one project and return the seconds that it took."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         command = [sys.executable, "-m", "cookiecutter", "--no-input", "--output-dir", folder, str(ROOT)]

@@ -1,4 +1,4 @@
-"""Speed at which a checkpoint is verified: GB/s of a core, of a file that is in memory.
+"""Measure how fast one core verifies a checkpoint's checksums, with a file that is cached in memory.
 
 python benchmarks/checksum.py PROJECT
 """
@@ -21,11 +21,11 @@ def main(project: Path) -> None:
         file = Path(folder) / "file"
         file.write_bytes(os.urandom(SIZE))
         found = [measure(storage.checksum, file) for _ in range(ROUNDS)]
-    print(f"checksum: {max(found):.1f} GB/s of a core (from {min(found):.1f})")
+    print(f"checksum: {max(found):.1f} GB/s on one core (slowest round: {min(found):.1f})")
 
 
 def measure(checksum: object, file: Path) -> float:
-    """GB per second of this process's own time, since others may keep the cores busy."""
+    """Return GB per second of this process's CPU time, because other processes may use the cores."""
     assert callable(checksum)
     began = time.process_time()
     checksum(file)

@@ -1,9 +1,9 @@
-"""Seconds that `vertex-launch check` and `vertex-launch plan` take.
+"""Measure the time that `vertex-launch check` and `vertex-launch plan` take.
 
     python benchmarks/commands.py PROJECT
 
-Run by the project's own Python. `check` is measured without its imports, for ten files, the project's own several
-times; `plan` as a whole command: at first, when it asks the trainer, and then, when it remembers the answer.
+Run this program with the project's own Python. It measures `check` without its imports on ten files, some of which are
+the same. It measures `plan` as a whole command: first when `plan` starts the trainer, then when it reuses the result.
 """
 
 import importlib
@@ -17,11 +17,11 @@ from datetime import date
 from pathlib import Path
 
 FILES, ROUNDS = 10, 10
-MODULES = ("rules.check", "settings", "rules.training")  # of the launcher, whose imports are timed
+MODULES = ("rules.check", "settings", "rules.training")  # modules of the launcher whose imports are timed
 GOOGLES = (
     "google.cloud.aiplatform_v1",
     "google.cloud.aiplatform_v1.types",
-)  # which no command runs whole
+)  # packages that no command imports completely
 REMEMBERED = Path(".vertex/described")
 PLAN = [sys.executable, "-m", "vertex_launch", "plan", "jobs/workers.yaml"]
 
@@ -33,7 +33,7 @@ def main(project: Path) -> None:
 
 
 def check() -> None:
-    """Print the median of ten rounds, and how long the imports take before."""
+    """Print the median of ten rounds and the time of the imports."""
     began = time.perf_counter()
     for package in GOOGLES:
         importlib.import_module("vertex_launch.__main__").run_when_needed(package)
@@ -54,7 +54,7 @@ def check() -> None:
 
 
 def plan() -> None:
-    """Print how long the first plan takes, and the median of five more."""
+    """Print the time of the first plan, and the median of five more plans."""
     shutil.rmtree(REMEMBERED, ignore_errors=True)
 
     def seconds() -> float:
@@ -63,7 +63,7 @@ def plan() -> None:
         return time.perf_counter() - began
 
     first, *others = (seconds() for _ in range(6))
-    print(f"plan: {first:.1f} s at first, then {statistics.median(others):.2f} s")
+    print(f"plan: {first:.1f} s for the first run, then {statistics.median(others):.2f} s")
 
 
 if __name__ == "__main__":

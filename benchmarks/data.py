@@ -1,9 +1,9 @@
-"""Samples a second and core: the trainer's batches beside bare Grain and torch's DataLoader, over the same shards.
+"""Measure samples per second and core: the trainer, bare Grain and PyTorch's DataLoader on the same shards.
 
     python benchmarks/data.py PROJECT [--seconds 5] [--rounds 3]
 
-Run by the project's own Python, on one core (Linux). All read the same images of 224 x 224 pixels in random order and
-make batches of 32 of them. The last line is what processes of their own gain the trainer on all cores.
+Run this program with the project's own Python on Linux. Each reader uses one core, reads the same images of 224 x 224
+pixels in random order and makes batches of 32. The last line compares the trainer's threads and processes on all cores.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from step import spread
 
 MODULES = "samples.batches", "samples.shards", "config"
 BATCH = 32
-STEPS = 10**6  # more than are ever asked for
+STEPS = 10**6  # more than any round reads
 
 
 def main(project: Path, seconds: float, rounds: int) -> None:
@@ -32,17 +32,17 @@ def main(project: Path, seconds: float, rounds: int) -> None:
         os.sched_setaffinity(0, {min(cores)})
         one_core = {name: [rate(way(Path(folder)), seconds) for _ in range(rounds)] for name, way in ways.items()}
         for name, rates in one_core.items():
-            print(f"{name}: {spread(rates, '.0f')} images a second on one core")
+            print(f"{name}: {spread(rates, '.0f')} images per second on one core")
         os.sched_setaffinity(0, cores)
         threads, processes = (
             [rate(trainer(count)(Path(folder)), seconds) for _ in range(rounds)] for count in (0, len(cores))
         )
         told, others = spread(threads, ".0f"), spread(processes, ".0f")
-        print(f"trainer on {len(cores)} cores: {told} with threads, {others} with as many processes")
+        print(f"trainer on {len(cores)} cores: {told} with threads, {others} with one process per core")
 
 
 def rate(batches: Iterator[Any], seconds: float) -> float:
-    """Samples a second, once the first batches are there."""
+    """Return samples per second after the first batches."""
     for _ in islice(batches, 10):
         pass
     began, count = time.perf_counter(), 0
@@ -59,7 +59,7 @@ def trainer(processes: int) -> Callable[[Path], Iterator[Any]]:
 
 
 def collated(records: Any) -> tuple[Any, Any]:
-    """Pixels and labels of these records."""
+    """Return pixels and labels of these records."""
     numpy, data = importlib.import_module("numpy"), importlib.import_module("trainer.data")
     samples = [data.decode(record) for record in records]
     images = numpy.stack([sample.image for sample in samples]).astype(numpy.float32) / numpy.float32(255)

@@ -2,12 +2,14 @@
 
     python benchmarks/gpu.py IMAGES TEXT [--page docs/gpu.md] [--size large]
 
-IMAGES and TEXT are projects of PyTorch, baked with the two examples; run by a Python that has their requirements with
-CUDA. Models of 300 million and of 1.2 billion parameters train on images of 224 x 224 pixels and on text of 1,024
-bytes, each with the flags of WAYS. Beside what was measured stands what was forecast by `trainer.describe`: the memory,
-as `plan` adds it up, and the step at 40 % MFU, which `plan` assumes. The wait for a checkpoint is that of all but the
-first, for which memory is pinned. A run is ended after its last report, as its export would keep a CPU busy for
-minutes; one that fails has its error in its row. `--size tiny` is for a machine without a GPU, and takes few steps.
+IMAGES and TEXT are PyTorch projects with the two examples. Run this program with a Python that has their requirements
+with CUDA. Models of 300 million and 1.2 billion parameters train on images of 224 x 224 pixels and on text of 1,024
+bytes, each with the flags in WAYS.
+
+Each row shows measurements next to forecasts from `trainer.describe`: the memory that `plan` computes, and the step
+time at 40 % MFU, which `plan` assumes. The wait for a checkpoint excludes the first checkpoint, for which the trainer
+pins memory. Each run is stopped after its last report, because its export would keep a CPU busy for minutes. If a run
+fails, its row contains the error. `--size tiny` is for a machine without a GPU and takes few steps.
 """
 
 import argparse
@@ -40,34 +42,43 @@ WAYS = {
 }
 ASSUMED = 0.4  # MFU
 SIDE, PATCH, CONTEXT = 224, 16, 1024
-SECONDS = 900  # of one run
-PATIENCE = 120  # seconds of trainer.describe, as `plan` has them
+SECONDS = 900  # limit of one run
+PATIENCE = 120  # limit of trainer.describe in seconds, as in `plan`
 COLUMNS = (
-    *("Model", "Way", "Step", "MFU", "a second", "Memory, GB", "forecast", "Step at 40 % MFU"),
-    *("Wait for a checkpoint", "of 20 steps"),
+    *(
+        "Model",
+        "Variant",
+        "Step",
+        "MFU",
+        "Throughput per second",
+        "Memory, GB",
+        "Forecast memory",
+        "Step at 40 % MFU",
+    ),
+    *("Wait for a checkpoint", "Share of 20 steps"),
 )
 HEAD = f"| {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * (len(COLUMNS) - 2)}\n"
 DEVICE = re.compile(r"training on ((\d+) x .+), (?:ddp|fsdp): ")
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception)\b")
-OFTEN = 20  # steps, of which the wait for one checkpoint is told as a share
+OFTEN = 20  # steps; the wait for a checkpoint is reported as a share of their time
 
 
 class Load(NamedTuple):
     example: str
     size: str
-    batch: int  # of a GPU
+    batch: int  # per GPU
     flags: list[str]
     steps: int
     every: int  # steps between two reports
-    save: int  # steps between two checkpoints: enough to write one
+    save: int  # steps between two checkpoints: enough time to write a checkpoint
 
 
 class RunError(Exception):
-    """A run that has not come to its last report; the text says why."""
+    """The error of a run that ended before its last report; the text is the reason."""
 
 
 class Report(NamedTuple):
-    """A report of the trainer, and when it came, on the clock of time.monotonic."""
+    """A report of the trainer, and its time by time.monotonic."""
 
     at: float
     values: dict[str, Any]
@@ -85,13 +96,13 @@ class Run(NamedTuple):
     reports: list[Report]
 
     def median(self, name: str) -> float:
-        """Median of all reports but the first, whose steps begin with a compilation; 0.0 where none has it."""
+        """Return the median of all reports except the first, which includes compilation; 0.0 without values."""
         told = [report.values[name] for report in self.reports[1:] if name in report.values]
         return float(statistics.median(told)) if told else 0.0
 
 
 def loads(size: str, shards: Path) -> list[Load]:
-    """Return the loads of models of this size; of all sizes but the tiny one, if none is named."""
+    """Return the loads of this model size; an empty size selects all sizes except tiny."""
     if size == "tiny":
         return [Load(example, "tiny", 4, [], steps=7, every=1, save=2) for example in ("images", "text")]
     images = ["--data", str(shards), "--noise", "0", "--patch", str(PATCH)]
@@ -122,17 +133,17 @@ def main(projects: dict[str, Path], page: Path | None, size: str) -> None:
 
 
 def ways(size: str) -> dict[str, list[str]]:
-    """The flags of each way; a CPU would compile for a minute to show that it can."""
+    """Return the flags of each variant; tiny runs leave out compilation, which takes a minute on a CPU."""
     return {name: flags for name, flags in WAYS.items() if size != "tiny" or "--compile" not in flags}
 
 
 def fitted(load: Load, flags: list[str]) -> Load:
-    """Shorten a run in float32, whose steps take seconds, to what is enough for a checkpoint."""
+    """Shorten a run in float32, whose steps take seconds, to the steps that a checkpoint needs."""
     return load._replace(steps=min(load.steps, 70), save=min(load.save, 20)) if "float32" in flags else load
 
 
 def measure(project: Path, load: Load, flags: list[str], aside: Path) -> tuple[str, list[str]]:
-    """The device, where a run has told it, and the cells of its row."""
+    """Return the device, empty if the run failed, and the cells of the row."""
     try:
         needs = describe(project, load, flags)
         run = train(project, load, flags, aside)
@@ -142,15 +153,15 @@ def measure(project: Path, load: Load, flags: list[str], aside: Path) -> tuple[s
 
 
 def write(page: Path | None, device: str, rows: str) -> None:
-    """The page with the rows that are there."""
+    """Write the page with the rows measured so far."""
     if page:
-        where = f"{device}, PyTorch {metadata.version('torch')}" if device else "No run has come to its end."
-        head = "# On GPUs\n\n`benchmarks/gpu.py`, the program of `nox -s bench-gpu`, wrote this page."
+        where = f"{device}, PyTorch {metadata.version('torch')}" if device else "No run has finished."
+        head = "# On GPUs\n\n`nox -s bench-gpu`, which runs `benchmarks/gpu.py`, generates this page."
         page.write_text(f"{head}\n\n{where}\n\n{HEAD}{rows}", encoding="utf-8")
 
 
 def measured(load: Load, run: Run, forecast: float) -> list[str]:
-    """The cells of a run."""
+    """Return the cells of a run."""
     kind = "tokens" if run.median("train/tokens_per_second") else "samples"
     step, mfu, memory = (run.median(f"train/{name}") for name in ("step_seconds", "mfu", "memory_bytes"))
     _, *waits = checkpoint_waits(run.reports, load.save)  # for the first, memory is pinned
@@ -167,17 +178,17 @@ def measured(load: Load, run: Run, forecast: float) -> list[str]:
 
 
 def failed(error: RunError) -> list[str]:
-    """The cells of a run that has failed."""
+    """Return the cells of a run that failed."""
     text = " ".join(str(error).replace("|", "/").split())
     return [text[:200], *[""] * (len(COLUMNS) - 3)]
 
 
 def checkpoint_waits(reports: list[Report], every: int) -> list[float]:
-    """Seconds for which the loop has waited for each checkpoint but that of the last step.
+    """Return the seconds that the loop waited for each checkpoint except the checkpoint of the last step.
 
-    A checkpoint begins behind a report. What passes from there to the next report, and is no step, is the wait and what
-    a report itself costs; reports without a checkpoint tell that. A wait contains what is left to write of the
-    checkpoint before, if that took longer than the steps since.
+    A checkpoint starts after a report. The time until the next report, minus the steps, consists of the wait and the
+    cost of a report. Reports without a checkpoint show the cost of a report. If the previous checkpoint isn't written
+    yet, the wait includes the rest of this write.
     """
     between: dict[bool, list[float]] = {True: [], False: []}
     for report, following in pairwise(reports):
@@ -187,10 +198,10 @@ def checkpoint_waits(reports: list[Report], every: int) -> list[float]:
 
 
 def forecast_bytes(needs: dict[str, Any], run: Run, flags: list[str]) -> float:
-    """Bytes of one GPU, as the planner adds them up; with FSDP it holds a part of each tensor."""
+    """Return the bytes on one GPU as the planner computes them; with FSDP, a GPU holds a shard of each tensor."""
     names = ("plan.memory", "plan.workload")
     planner, workload = (importlib.import_module(f"vertex_launch.{name}") for name in names)
-    # From P4 to V100 the trainer computes in float32, whatever trainer.describe says of newer GPUs.
+    # From P4 to V100, the trainer computes in float32; trainer.describe assumes newer GPUs.
     is_old = importlib.import_module("trainer.reports.speed").peak_flops(run.device, "float32") > 0
     card = SimpleNamespace(precision="float32" if is_old else needs["precision"], memory_gb=0)
     told = workload.Workload(**{field.name: needs[field.name] for field in fields(workload.Workload)})
@@ -200,15 +211,15 @@ def forecast_bytes(needs: dict[str, Any], run: Run, flags: list[str]) -> float:
 
 
 def train(project: Path, load: Load, flags: list[str], aside: Path) -> Run:
-    """One run, ended after its last report.
+    """Run the trainer until its last report.
 
     Raises:
-        RunError: it fails, or takes too long.
+        RunError: the run fails or takes too long.
     """
     numbers = {"steps": load.steps, "log-every": load.every, "evaluate-every": load.steps}
     numbers |= {"checkpoint-every": load.save, "keep": 1, "warmup": 2}
     words = (word for name, number in numbers.items() for word in (f"--{name}", str(number)))
-    # Noise cannot be learned: at the usual rate the loss might end as no number.
+    # The model can't learn noise: at the default learning rate, the loss might become NaN.
     command = [*task(load, flags), *words, "--learning-rate", "1e-4"]
     with (
         tempfile.TemporaryDirectory(dir=aside) as folder,
@@ -218,10 +229,10 @@ def train(project: Path, load: Load, flags: list[str], aside: Path) -> Run:
 
 
 def follow(lines: Iterable[Line], steps: int) -> Run:
-    """Read up to the report of the last step.
+    """Read lines until the report of the last step.
 
     Raises:
-        RunError: there is none.
+        RunError: the program ends without this report.
     """
     device, gpus, said, reports = "", 1, list[Line](), list[Report]()
     try:
@@ -235,20 +246,20 @@ def follow(lines: Iterable[Line], steps: int) -> Run:
             if reports and reports[-1].step == steps:
                 return Run(device, gpus, reports)
     except TimeoutError:
-        raise RunError(f"took more than {SECONDS} s, and came to step {reports[-1].step if reports else 0}") from None
+        raise RunError(f"timed out after {SECONDS} s at step {reports[-1].step if reports else 0}") from None
     raise RunError(cause(said))
 
 
 def cause(said: list[Line]) -> str:
-    """Why a program has ended: the last exception that it has printed, else its errors, else its last line."""
+    """Return why a program ended: its last exception, otherwise its errors, otherwise its last line."""
     texts = [line.text for line in said if line.text.strip()]
     exceptions = [text for text in texts if EXCEPTION.match(text)]
     errors = [values["message"] for values in map(fields_of, texts) if values.get("severity") == "ERROR"]
-    return "".join(exceptions[-1:]) or " ".join(errors) or "".join(texts[-1:]) or "it said nothing"
+    return "".join(exceptions[-1:]) or " ".join(errors) or "".join(texts[-1:]) or "the program printed nothing"
 
 
 def fields_of(text: str) -> dict[str, Any]:
-    """Return the fields of a line for Cloud Logging, and none of any other line."""
+    """Return the fields of a JSON line, or an empty dictionary for any other line."""
     try:
         values = json.loads(text)
     except ValueError:
@@ -257,10 +268,10 @@ def fields_of(text: str) -> dict[str, Any]:
 
 
 def describe(project: Path, load: Load, flags: list[str]) -> dict[str, Any]:
-    """Return the needs of a run, as the trainer describes them.
+    """Return the resources of a run as trainer.describe estimates them.
 
     Raises:
-        RunError: it cannot tell.
+        RunError: trainer.describe fails.
     """
     asked = task(load, flags, "trainer.describe")
     try:
@@ -268,7 +279,7 @@ def describe(project: Path, load: Load, flags: list[str]) -> dict[str, Any]:
             asked, cwd=project, env=environ(project), capture_output=True, text=True, timeout=PATIENCE
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"trainer.describe took more than {PATIENCE} s") from None
+        raise RunError(f"trainer.describe timed out after {PATIENCE} s") from None
     if done.returncode:
         raise RunError(cause([Line(0.0, text) for text in (done.stdout + done.stderr).splitlines()]))
     return fields_of(done.stdout.splitlines()[-1])
@@ -285,7 +296,7 @@ def environ(project: Path) -> dict[str, str]:
 
 
 def write_images(project: Path, folder: Path) -> None:
-    """Noise, as large as photographs: what a step takes does not depend on what they show."""
+    """Write images of noise with the size of photographs; the step time doesn't depend on their content."""
     sys.path.insert(0, str(project))
     numpy, data, shards = (importlib.import_module(name) for name in ("numpy", "trainer.data", "trainer.samples"))
     draw = numpy.random.default_rng(0)
@@ -302,7 +313,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", type=Path)
     parser.add_argument("text", type=Path)
-    parser.add_argument("--page", type=Path, help="write the table there")
-    parser.add_argument("--size", default="", choices=("", "tiny", "large", "xl"), help="models of this size alone")
+    parser.add_argument("--page", type=Path, help="write the table to this page")
+    parser.add_argument("--size", default="", choices=("", "tiny", "large", "xl"), help="measure only this model size")
     given = parser.parse_args()
     main({"images": given.images.resolve(), "text": given.text.resolve()}, given.page, given.size)

@@ -1,8 +1,8 @@
-"""Measure the log of a job that printed a million lines: pages of entries.list, `logs --grep`, and `run` itself.
+"""Measure the log of a job with a million lines: pages of entries.list, `logs --grep`, and `run` itself.
 
     python benchmarks/logs.py PROJECT
 
-Run by a project's own Python; the lines are written into the journal of a job that has ended.
+Run this program with a project's own Python. It writes the lines to the journal of a finished job.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def main(project: Path) -> None:
 
 
 def write(journal: Path) -> None:
-    """Write the journal as replicas would have."""
+    """Write the journal in the format that the service writes for replicas."""
     with journal.open("w") as file:
         for number in range(LINES):
             line = f"step {number}/{LINES}  loss {1 / (number + 1):.4f}  {'x' * 50}"
@@ -53,7 +53,7 @@ def moment(number: int) -> str:
 
 
 def pages(vertex: Service, id: str) -> None:
-    """Read two pages at each place, of which the second has a token."""
+    """Read two pages at each position; the second page is requested with a page token."""
     for order in ("asc", "desc"):
         for place in (0, 0.5, 0.999):
             bound = moment(int(LINES * (place if order == "asc" else 1 - place)))
@@ -73,7 +73,7 @@ def page(vertex: Service, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
 
 
 def grep(project: Path, folder: Path, vertex: Service, id: str) -> None:
-    """Find a line at the begin, and one at the end."""
+    """Find a line at the beginning of the log and a line at its end."""
     environment = os.environ | {"PYTHONPATH": str(project), "VERTEX_ENDPOINT": vertex.endpoint}
     command = [sys.executable, "-m", "vertex_launch", "logs", id, "--since", "2h", "--grep", f"step (9|{LINES - 1})/"]
     began = time.perf_counter()
@@ -83,11 +83,11 @@ def grep(project: Path, folder: Path, vertex: Service, id: str) -> None:
     for line in process.stdout:
         print(f"--grep after {time.perf_counter() - began:.1f} s: {line.decode().strip()[:60]}", flush=True)
     process.wait(timeout=SECONDS)
-    print(f"--grep has read all after {time.perf_counter() - began:.1f} s, with {peak.megabytes:.0f} MB", flush=True)
+    print(f"--grep read all lines after {time.perf_counter() - began:.1f} s, with {peak.megabytes:.0f} MB", flush=True)
 
 
 class Peak(threading.Thread):
-    """The largest resident set of a process, in 10^6 bytes, until it ends."""
+    """The peak resident set of a process in 10^6 bytes."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -103,7 +103,7 @@ class Peak(threading.Thread):
 
 
 def run(project: Path, folder: Path) -> None:
-    """Run a job that prints as many lines, into a file."""
+    """Run a job that prints a million lines, and write the output to a file."""
     pool = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": CONTAINER}
     (folder / "job.yaml").write_text(json.dumps({"workerPoolSpecs": [pool]}))
     command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml"]

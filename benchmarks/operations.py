@@ -1,9 +1,9 @@
-"""Trace a step of TensorFlow, in the trainer and in `fit`: seconds of operations by kind, from a trace of each.
+"""Trace a TensorFlow step in the trainer and in `fit`, and compare the time by kind of operation.
 
     python benchmarks/operations.py PROJECT [--page docs/speed.md] [--size base] [--rounds 3]
 
-Run by the Python of a TensorFlow project that has tf_keras. Seconds are those of all threads of the chief: two
-processes have four on two cores, so that they also contain waits for a core.
+Run this program with the Python of a TensorFlow project that has tf_keras. The seconds are the sum over all threads of
+the chief. Two processes have four threads on two cores, so the seconds include waits for a core.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from tensorflow.tsl.profiler.protobuf.xplane_pb2 import XSpace
 
 from trainer.reports.profile import OPERATION, times
 
-FIRST, LAST = 5, 8  # the steps that are traced, counted from 1
+FIRST, LAST = 5, 8  # the traced steps, counted from 1
 COMMANDS = {
     "trainer": [*OURS, "--profile", f"{FIRST - 1}:{LAST}"],
     "`fit`": [str(HERE / "rivals/fit.py"), "--profile", f"{FIRST},{LAST}"],
 }
-# By path and kind of an operation, such as adam_w/update_3/Sqrt:Sqrt.
+# Matched with the path and kind of an operation, such as adam_w/update_3/Sqrt:Sqrt.
 KINDS = {
     "AdamW": re.compile("adam_?w/update", re.IGNORECASE),
     "all-reduce": re.compile(":Collective"),
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def main(project: Path, size: str, rounds: int) -> str:
-    """The rows of this size."""
+    """Return the rows of this size."""
     traces: dict[str, list[Counter[str]]] = {name: [] for name in COMMANDS}
     for number in range(rounds):
         for name in turn(number, [*COMMANDS]):
@@ -43,13 +43,13 @@ def main(project: Path, size: str, rounds: int) -> str:
 
 
 def row(size: str, name: str, rounds: list[Counter[str]]) -> str:
-    """One line of the table: of each kind the median of the rounds."""
+    """Return one line of the table, with the median of the rounds for each kind."""
     seconds = (f"{statistics.median(found[kind] for found in rounds):.2f} s" for kind in KINDS)
     return f"| {' | '.join([f'{size}, {name}', *seconds])} |\n"
 
 
 def measure(command: list[str], project: Path) -> Counter[str]:
-    """Seconds of each kind in one step of the chief."""
+    """Return the seconds of each kind in one step of the chief."""
     with tempfile.TemporaryDirectory() as folder:
         run_job(command, project, Path(folder))
         (trace,) = Path(folder).rglob("*.xplane.pb")
@@ -64,7 +64,7 @@ def measure(command: list[str], project: Path) -> Counter[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("project", type=Path)
-    parser.add_argument("--page", type=Path, help="rewrite the rows of this page")
+    parser.add_argument("--page", type=Path, help="replace the rows in this page")
     parser.add_argument("--size", choices=LOADS, default="base")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A program whose lines are read as they come, and which is ended as soon as they have told enough."""
+"""Run a program, read its lines as it prints them, and stop it as soon as enough lines are read."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 class Line(NamedTuple):
-    """A line that a program has printed, on either stream, and when it came, on the clock of time.monotonic."""
+    """A line that a program printed to stdout or stderr, and its time by time.monotonic."""
 
     at: float
     text: str
@@ -24,9 +24,9 @@ class Line(NamedTuple):
 def started(
     command: Sequence[str], folder: Path, environ: Mapping[str, str], seconds: float, grace: float = GRACE
 ) -> Iterator[Iterator[Line]]:
-    """The lines of this program. When the block ends, so do the program and the processes that it has started.
+    """Start a program and yield its lines; at the end of the block, stop the program and its child processes.
 
-    The lines raise TimeoutError when the program still runs after so many seconds.
+    The iterator of lines raises TimeoutError if the program still runs after `seconds`.
     """
     process = subprocess.Popen(
         command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -40,7 +40,7 @@ def started(
 
 
 def read(file: int, deadline: float) -> Iterator[Line]:
-    """Each line once it is whole."""
+    """Yield each line once it is complete."""
     rest = b""
     while True:
         ready, _, _ = select.select([file], [], [], max(deadline - time.monotonic(), 0))
@@ -55,8 +55,8 @@ def read(file: int, deadline: float) -> Iterator[Line]:
 
 
 def end(process: "subprocess.Popen[bytes]", grace: float) -> None:
-    """Ask its process group to end, and after the grace time kill what is left of it."""
-    with contextlib.suppress(ProcessLookupError):  # all have ended
+    """Send SIGTERM to the process group, and kill the remaining processes after the grace time."""
+    with contextlib.suppress(ProcessLookupError):  # all processes have exited
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(grace)

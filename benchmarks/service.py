@@ -1,8 +1,8 @@
-"""Measure the local Vertex: its memory, its answers' time, and the descriptors that it holds after many jobs and calls.
+"""Measure the local Vertex: its memory, its response times, and its open descriptors after many jobs and calls.
 
     python benchmarks/service.py PROJECT
 
-Run by a project's own Python. Everything goes over the REST API of a service of its own, in a folder of its own.
+Run this program with a project's own Python. It starts its own service in a temporary folder and uses its REST API.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ NAP = 4
 SECONDS = 120
 IDLE = 8  # seconds; uvicorn closes a connection without requests after 5
 CALLS, CHANNELS = 2000, 20
-# A replica that calls by the SDK's default transport: new channels, and as many calls at once as the bridge answers.
+# A replica that uses the SDK's default transport: new channels, with as many parallel calls as the bridge serves.
 CALL = f"""
 from concurrent.futures import ThreadPoolExecutor
 from google.cloud import aiplatform_v1 as vertex
@@ -81,12 +81,12 @@ class Service:
         raise SystemExit(f"{name} did not end")
 
     def megabytes(self) -> float:
-        """Its resident set, in 10^6 bytes."""
+        """Return the service's resident set in 10^6 bytes."""
         pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def descriptors(self) -> int:
-        """Open files and sockets, once idle connections were closed."""
+        """Return the number of open files and sockets after idle connections were closed."""
         time.sleep(IDLE)
         return len([*Path(f"/proc/{self._pid}/fd").iterdir()])
 
@@ -97,17 +97,17 @@ def main(project: Path) -> None:
         waits = [_seconds_to_running(vertex.wait(vertex.create())) for _ in range(STARTS)]
         print(f"create to RUNNING: median {statistics.median(waits):.3f} s, largest {max(waits):.3f} s", flush=True)
         began = time.perf_counter()
-        # The job ends with its chief, which therefore waits until all others have started.
+        # The job ends when its chief exits, so the chief waits until all others have started.
         name = vertex.create(workers=CAPACITY - 1, command=("sh", "-c", f"echo started; sleep {NAP}"))
         vertex.wait(name)
         seconds = time.perf_counter() - began
         started = (Path(folder) / ".vertex/jobs" / name.rpartition("/")[2] / "log.jsonl").read_text().count("started")
-        print(f"a job whose replicas sleep {NAP} s: {started} started, over after {seconds:.1f} s", flush=True)
+        print(f"a job whose replicas sleep {NAP} s: {started} started, finished after {seconds:.1f} s", flush=True)
         began = time.perf_counter()
         names = [vertex.create(name=f"queued-{i}") for i in range(QUEUED)]
         for name in names:
             vertex.wait(name)
-        print(f"{QUEUED} jobs created at once: all succeeded after {time.perf_counter() - began:.1f} s", flush=True)
+        print(f"{QUEUED} jobs created in parallel: all succeeded after {time.perf_counter() - began:.1f} s", flush=True)
         for _ in range(LISTED - QUEUED - STARTS - 1):
             vertex.wait(vertex.create())
         began = time.perf_counter()

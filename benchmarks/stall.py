@@ -1,10 +1,11 @@
-"""Measure the cost of checkpoints: a model in two processes, with one every 20 steps and with one at the end.
+"""Measure the cost of checkpoints: two processes save every 20 steps, or only at the end.
 
     python benchmarks/stall.py pytorch|tensorflow PROJECT [--page docs/speed.md] [--size base] [--steps 60] [--rounds 3]
 
-Run by the project's own Python. Both ways in turn, so that a noisy machine disturbs both alike. A save is told twice:
-the seconds for which the loop waits, from the line with the run's goodput, and all that it costs, as steps are slower
-while another thread writes. The wait behind the last step, until all is written, is neither: no step waits for it.
+Run this program with the project's own Python. The two variants take turns, so that other load on the machine affects
+both equally. The table shows two costs of a checkpoint. One is the time that the loop waits, which the run's goodput
+line contains. The other is the total slowdown, because steps are slower while another thread writes. Both exclude the
+final wait after the last step, because no step waits for it.
 """
 
 import argparse
@@ -17,17 +18,17 @@ from typing import NamedTuple
 from step import RIVALS, Load, run_job, spread, write
 
 NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
-EVERY = 20  # steps between two reports, too
+EVERY = 20  # steps between two checkpoints, and between two reports
 BATCH = 4
 
 
 class Run(NamedTuple):
-    step: float  # seconds, with no wait for a save
-    wait: float  # seconds for each save
+    step: float  # seconds, without the wait for a checkpoint
+    wait: float  # seconds per checkpoint
 
 
 def main(framework: str, project: Path, size: str, steps: int, rounds: int) -> str:
-    """The row of this framework."""
+    """Return the row of this framework."""
     often, once = list[Run](), list[Run]()
     for number in range(rounds):
         for every, runs in ((EVERY, often), (steps, once)):
@@ -37,7 +38,7 @@ def main(framework: str, project: Path, size: str, steps: int, rounds: int) -> s
 
 
 def row(name: str, size: str, often: list[Run], once: list[Run]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     pairs = [*zip(often, once, strict=True)]
     waits = [100 * mine.wait / EVERY / theirs.step for mine, theirs in pairs]
     longer = [100 * ((mine.step + mine.wait / EVERY) / theirs.step - 1) for mine, theirs in pairs]
@@ -59,7 +60,7 @@ def measure(project: Path, size: str, steps: int, every: int) -> Run:
 
 
 def found(log: str, saves: int) -> Run:
-    """Read the chief's reports. The first has no save before it, and the first step in it."""
+    """Read the chief's reports, except the first, which has no checkpoint before it and includes the first step."""
     told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     steps = [report["train/step_seconds"] for report in told if "train/step_seconds" in report]
     (seconds,) = (line["seconds"] for line in told if "goodput" in line)
@@ -70,13 +71,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("framework", choices=RIVALS)
     parser.add_argument("project", type=Path)
-    parser.add_argument("--page", type=Path, help="rewrite the row of this page")
+    parser.add_argument("--page", type=Path, help="replace the row in this page")
     parser.add_argument("--size", default="base")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     if given.steps % EVERY or given.steps == EVERY:
-        parser.error(f"--steps is {given.steps}, must be a multiple of {EVERY}, from {2 * EVERY} on")
+        parser.error(f"--steps is {given.steps}, but must be a multiple of {EVERY} and at least {2 * EVERY}")
     told = main(given.framework, given.project.resolve(), given.size, given.steps, given.rounds)
     print(told)
     if given.page:

@@ -1,10 +1,10 @@
-"""Measure the start by `vertex-launch run`: seconds to the first training step, against the same processes by hand.
+"""Measure the time to the first training step: started by `vertex-launch run`, or the same processes by hand.
 
     python benchmarks/start.py pytorch|tensorflow PROJECT
 
-Run by the project's own Python. A chief and a worker, each time in a new folder, both ways in turn, so that a noisy
-machine disturbs both alike. By hand they have the environment that `vertex-launch run` makes: a job has printed it.
-Printed are the medians and their ratio.
+Run this program with the project's own Python. It starts a chief and a worker in a new folder each time. The two ways
+take turns, so that other load on the machine affects both equally. Processes that are started by hand get the
+environment variables of `vertex-launch run`, which a job prints beforehand. The output is the medians and their ratio.
 """
 
 import json
@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 
 ROUNDS = 5
-SECONDS = 120  # for one run, which needs about ten
+SECONDS = 120  # limit of one run, which takes about 10 s
 TRAIN = ["python", "-m", "trainer.task", "--steps", "1", "--global-batch", "96"]
 FIRST_STEP = "step 1/1  loss"
 PRINT = ["python", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
@@ -41,13 +41,13 @@ def main(framework: str, project: Path) -> None:
 
 
 def by_launch_run(folder: Path, project: Path) -> float:
-    """Seconds from the launcher's start to the chief's first step."""
+    """Return the seconds from the launcher's start to the chief's first step."""
     began = time.monotonic()
     return follow([launch_run(TRAIN, folder, project)], folder, began)
 
 
 def by_hand(folder: Path, project: Path) -> float:
-    """Seconds from the chief's start to its first step."""
+    """Return the seconds from the chief's start to its first step."""
     launch_run(PRINT, folder, project).wait(timeout=SECONDS)
     logs = sorted(folder.glob(".vertex/jobs/*/workerpool*.log"))  # the chief's is the first
     environments = [json.loads(log.read_text()) for log in logs]
@@ -56,7 +56,7 @@ def by_hand(folder: Path, project: Path) -> float:
 
 
 def launch_run(command: list[str], folder: Path, project: Path) -> Process:
-    """`vertex-launch run` on its way with a job of two replicas that run this command."""
+    """Start `vertex-launch run` with a job of two replicas that run this command."""
     (folder / "vertex.toml").write_text((project / "vertex.toml").read_text())
     (folder / "job.yaml").write_text(yaml.safe_dump(job(command)))
     environment = os.environ | {"PYTHONPATH": str(project)}
@@ -75,13 +75,13 @@ def job(command: list[str]) -> dict[str, object]:
 
 
 def start(command: list[str], folder: Path, environment: Mapping[str, str]) -> Process:
-    """All processes print into one file."""
+    """Start a process that appends its output to a file that all processes share."""
     with (folder / "shown.txt").open("ab") as shown:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=shown, stderr=shown)
 
 
 def follow(processes: Sequence[Process], folder: Path, began: float) -> float:
-    """Seconds from `began` to the first step; returns when all processes have ended."""
+    """Return the seconds from `began` to the first step, after all processes have exited."""
     shown, first_step = folder / "shown.txt", 0.0
     while any(process.poll() is None for process in processes):
         if not first_step and FIRST_STEP in shown.read_text():

@@ -1,11 +1,11 @@
-"""Step time and memory of the trainer beside its rivals, on the same model and data, in two processes.
+"""Measure step time and memory of the trainer and its rivals, with the same model and data, in two processes.
 
     python benchmarks/step.py pytorch|tensorflow images|text PROJECT [--page docs/speed.md] [--rounds 3] [--sizes tiny]
 
-Run by an environment of the framework that has the rivals, too. Whole jobs of the local Vertex, the trainer and each
-rival in turn, so that a noisy machine disturbs all alike. A time is the median over all reports of a job but the first;
-a ratio is the trainer's over the rival's of the same round, told as the median of the rounds, with the smallest and the
-largest.
+Run this program in an environment with the framework and its rivals. It runs jobs in the local Vertex. The trainer and
+the rivals take turns, so that other load on the machine affects all equally. A time is the median over all reports of a
+job except the first. A ratio divides the trainer's time by the rival's time of the same round. The table shows the
+median of the rounds, with the minimum and maximum.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class Load(NamedTuple):
     every: int  # steps between two reports
 
     def flags(self, size: str) -> list[str]:
-        never = self.steps  # but at the end
+        never = self.steps  # only at the end
         numbers = {"steps": self.steps, "global-batch": self.batch, "log-every": self.every, "warmup": 2}
         numbers |= {"evaluate-every": never, "checkpoint-every": never}
         return ["--size", size, *(word for name, number in numbers.items() for word in (f"--{name}", str(number)))]
@@ -64,7 +64,7 @@ LOADS = {"tiny": Load(400, 96, 50), "small": Load(40, 16, 5), "base": Load(12, 1
 
 
 class Job(NamedTuple):
-    """Figures of a job: seconds of a step, and MiB of its largest process."""
+    """Figures of a job: seconds per step, and MiB of its largest process."""
 
     seconds: float
     memory: float
@@ -87,13 +87,13 @@ def main(framework: str, example: str, project: Path, rounds: int, sizes: list[s
 
 
 def turn(number: int, names: list[str]) -> list[str]:
-    """The order of a round: each begins with another one, as a machine that gets slower would favour the first."""
+    """Return the order of a round; the first name rotates, because a machine that slows down favors the first."""
     first = number % len(names)
     return names[first:] + names[:first]
 
 
 def row(example: str, size: str, jobs: Mapping[str, list[Job]], rivals: list[str]) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     ours = jobs["trainer"]
     cells = [f"{example}, {size}", f"{1000 * statistics.median(job.seconds for job in ours):.1f} ms"]
     for name in rivals:
@@ -105,7 +105,7 @@ def row(example: str, size: str, jobs: Mapping[str, list[Job]], rivals: list[str
 
 
 def spread(values: list[float], form: str) -> str:
-    """The median of the rounds, with the smallest and the largest."""
+    """Return the median of the rounds, with the minimum and maximum."""
     middle, least, most = (f"{value:{form}}" for value in (statistics.median(values), min(values), max(values)))
     return f"{middle} ({least} to {most})"
 
@@ -117,7 +117,7 @@ def measure(command: list[str], project: Path) -> Job:
 
 
 def run_job(command: list[str], project: Path, folder: Path) -> tuple[str, float]:
-    """Run one job of two replicas there; what its chief printed, and the MiB of its largest process."""
+    """Run a job of two replicas; return the chief's output and the MiB of the largest process."""
     (folder / "vertex.toml").write_text((project / "vertex.toml").read_text())
     (folder / "job.yaml").write_text(yaml.safe_dump(job(command)))
     process = subprocess.Popen(
@@ -138,7 +138,7 @@ def run_job(command: list[str], project: Path, folder: Path) -> tuple[str, float
 
 
 def step_seconds(log: str) -> float:
-    """Seconds of a step of the trainer, its reports included, which a rival's seconds contain."""
+    """Return the seconds per step, including reports, which a rival's seconds also include."""
     told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     steps = [report["train/step_seconds"] for report in told if "train/step_seconds" in report]
     last = max((report["step"] for report in told if "step" in report), default=1)
@@ -160,7 +160,7 @@ def job(command: list[str]) -> dict[str, object]:
 
 
 class Peak:
-    """Watches the processes that run below a folder; the largest resident set among them (Linux)."""
+    """Measures the largest resident set of the processes that run in a folder (Linux)."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder.encode()
@@ -189,7 +189,7 @@ class Peak:
 
 
 def write(page: Path, framework: str, example: str, rows: str) -> None:
-    """Put the rows into the page, where those of this framework and example stand."""
+    """Replace the rows of this framework and example in the page."""
     begin, end = f"<!-- begin {framework} {example} -->\n", f"<!-- end {framework} {example} -->\n"
     before, rest = page.read_text(encoding="utf-8").split(begin)
     page.write_text(before + begin + rows + end + rest.split(end)[1], encoding="utf-8")
@@ -200,7 +200,7 @@ if __name__ == "__main__":
     parser.add_argument("framework", choices=RIVALS)
     parser.add_argument("example", choices=("images", "text"))
     parser.add_argument("project", type=Path)
-    parser.add_argument("--page", type=Path, help="rewrite the rows of this page")
+    parser.add_argument("--page", type=Path, help="replace the rows in this page")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sizes", nargs="+", choices=LOADS, default=[*LOADS])
     given = parser.parse_args()

@@ -1,11 +1,11 @@
-"""Measure memory and step time of each strategy of the PyTorch project, against ddp.
+"""Measure memory and step time of each strategy of a PyTorch project, and compare them with ddp.
 
     python benchmarks/strategies.py PROJECT [--page docs/strategies.md]
 
-Run by the project's own Python (Linux). Each strategy trains a model of 86 million parameters in four processes of its
-own. Kept are the bytes of parameters, gradients and the optimizer's moments; the peak is the largest resident set of a
-process above what it had before there was a model. These processes share a few cores and their links are memory, so the
-times say what a strategy costs here, not what it gains on GPUs.
+Run this program with the project's own Python on Linux. Each strategy trains a model of 86 million parameters in four
+processes. "Kept" is the memory for parameters, gradients and optimizer moments. "Peak" is the largest resident set of a
+process, minus its size before the model was created. The processes share a few cores and communicate through memory, so
+the times show a strategy's overhead, not its speed on GPUs.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 COUNT, DEGREE = 4, 2
-WARMUP, STEPS = 1, 4  # the first one is not counted
+WARMUP, STEPS = 1, 4  # the first step isn't counted
 MODEL = ["--size", "base", "--patch", "4", "--global-batch", "16"]
 STRATEGIES = {
     "ddp": [],
@@ -33,7 +33,7 @@ STRATEGIES = {
     "tensor": ["--strategy", "tensor", "--degree", str(DEGREE)],
     "ddp, recompute": ["--recompute"],
 }
-# The second one has glibc give back at once what is freed; it would keep the gathered weights of blocks in its heap.
+# With the second one, glibc returns freed memory immediately; it would keep the gathered weights in its heap.
 SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 BEGIN, END = "<!-- begin table -->\n", "<!-- end table -->\n"
 MIB = 2**20
@@ -50,7 +50,7 @@ def main(project: Path, page: Path | None) -> None:
 
 
 def measure(project: Path, flags: list[str]) -> Found:
-    """One strategy, in processes of its own."""
+    """Measure one strategy in new processes."""
     command = [sys.executable, str(Path(__file__).resolve()), str(project), "--", *MODEL, *flags]
     environment = os.environ | SETTINGS | {"PYTHONPATH": str(project)}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=600, check=True)
@@ -61,7 +61,7 @@ def measure(project: Path, flags: list[str]) -> Found:
 def table(found: dict[str, Found]) -> str:
     base = found["ddp"]
     rows = [
-        "| Strategy | Mesh | Kept, MiB | to ddp | Peak, MiB | to ddp | Step, s | to ddp |",
+        "| Strategy | Mesh | Kept, MiB | Ratio to ddp | Peak, MiB | Ratio to ddp | Step, s | Ratio to ddp |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, one in found.items():
@@ -74,7 +74,7 @@ FORMS = {"kept": ".0f", "peak": ".0f", "step": ".2f"}
 
 
 def launch(flags: list[str]) -> None:
-    """Train with these flags in four processes; the chief prints what was found."""
+    """Train with these flags in four processes; the chief prints the figures."""
     choice, model, layout, processes, spec = (
         importlib.import_module(f"trainer.{name}")
         for name in ("parallel.choice", "model", "parallel.mesh", "cluster.processes", "cluster.spec")
@@ -87,13 +87,13 @@ def launch(flags: list[str]) -> None:
 
 
 def images(count: int) -> Any:
-    """A batch of so many."""
+    """Return a batch of `count` images."""
     numpy, data = importlib.import_module("numpy"), importlib.import_module("trainer.data")
     return data.Batch(numpy.zeros((count, 8, 8, 1), numpy.float32), numpy.zeros(count, numpy.int64))
 
 
 def work(strategy: Any, config: Any, mesh: Any) -> None:
-    """Train in one of the processes."""
+    """Train in one of the processes, and print the figures if it is the chief."""
     torch, processes = importlib.import_module("torch"), importlib.import_module("trainer.cluster.processes")
     with processes.join(mesh, timeout=300) as world:
         before = resident("VmRSS")
@@ -106,7 +106,7 @@ def work(strategy: Any, config: Any, mesh: Any) -> None:
 
 
 def train(strategy: Any, config: Any, world: Any) -> tuple[int, list[float]]:
-    """Bytes that are kept, and the seconds of each step after the first one."""
+    """Train; return the bytes that are kept, and the seconds of each step after the first."""
     train, model, states, devices = (
         importlib.import_module(f"trainer.{name}") for name in ("train", "model", "step.state", "cluster.devices")
     )
@@ -121,17 +121,17 @@ def train(strategy: Any, config: Any, world: Any) -> tuple[int, list[float]]:
         train.train_step(config, strategy, state, devices.copy(batch, world.device), world)
         seconds.append(time.perf_counter() - began)
     moments = [value for one in state.optimizer.state.values() for value in one.values() if value.ndim]
-    # Gradients are gone after a step; while there, they are as large as the parameters.
+    # Gradients are freed after a step; before, they are as large as the parameters.
     return size([*net.parameters()]) * 2 + size(moments), seconds[WARMUP:]
 
 
 def size(tensors: Iterable[Any]) -> int:
-    """Bytes that this process has of them."""
+    """Return the bytes of these tensors in this process."""
     return sum(int((one.to_local() if hasattr(one, "to_local") else one).nbytes) for one in tensors)
 
 
 def resident(what: str) -> int:
-    """Bytes of this process's resident set: VmRSS now, VmHWM at most."""
+    """Return the bytes of this process's resident set: VmRSS is the current size, VmHWM the peak."""
     status = Path("/proc/self/status").read_text()
     return int(re.findall(rf"{what}:\s+(\d+)", status)[0]) * 1024
 
@@ -142,6 +142,6 @@ if __name__ == "__main__":
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("project", type=Path)
-        parser.add_argument("--page", type=Path, help="rewrite the table of this page")
+        parser.add_argument("--page", type=Path, help="replace the table in this page")
         arguments = parser.parse_args()
         main(arguments.project.resolve(), arguments.page)

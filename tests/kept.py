@@ -1,7 +1,7 @@
-"""A pytest plug-in that keeps what passed, by the commit's tree, so that a run which was cut off goes on where it was.
+"""A pytest plug-in that records passed tests by the commit's tree, so that an interrupted run continues.
 
-Environment: PROOFS, the folder of all records, in a clone. pytest -p tests.kept --record NAME appends to
-PROOFS/TREE/NAME.jsonl; what passed there is not run again. In a clone with changes nothing is kept.
+The environment variable PROOFS is the folder of all records, in a clone. `pytest -p tests.kept --record NAME` appends
+to PROOFS/TREE/NAME.jsonl and skips tests that passed there. In a clone with uncommitted changes, nothing is recorded.
 """
 
 import json
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-FIGURES = "figures"  # the property of a case that has measured something
-OUTER = "template"  # the record whose cases run all others
+FIGURES = "figures"  # the property of a case that contains measurements
+OUTER = "template"  # the record whose cases run all other cases
 
 
 @dataclass(frozen=True)
 class Case:
-    """A case of a test: id, outcome (passed, failed, skipped), seconds, why it was skipped, what it has measured."""
+    """A case of a test: id, outcome (passed, failed, skipped), seconds, reason for skipping, measurements."""
 
     id: str
     outcome: str
@@ -29,7 +29,7 @@ class Case:
 
 
 def tree(folder: Path) -> str:
-    """The hash of all that was committed in the clone around `folder`; nothing where there are changes, or no clone."""
+    """Return the tree hash of the clone around `folder`; empty if it has changes or isn't a clone."""
     git = ("git", "--no-optional-locks", "-C", str(folder))
     status = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
     head = subprocess.run([*git, "rev-parse", "HEAD^{tree}"], capture_output=True, text=True)
@@ -37,14 +37,14 @@ def tree(folder: Path) -> str:
 
 
 def cases(record: Path) -> Iterator[Case]:
-    """The last outcome of each case; a line that was cut off is none."""
+    """Yield the last outcome of each case; incomplete lines don't count."""
     lines = record.read_text(encoding="utf-8").splitlines(keepends=True) if record.exists() else []
     found = [Case(**json.loads(line)) for line in lines if line.endswith("}\n")]
     yield from {case.id: case for case in found}.values()
 
 
 class Kept:
-    """What passed before this run of pytest, and a record of what passes in it."""
+    """The cases that passed before this run of pytest, and a record of the cases that pass in it."""
 
     def __init__(self, records: Path, name: str, *, anew: bool, writes: bool) -> None:
         records.mkdir(parents=True, exist_ok=True)
@@ -59,8 +59,8 @@ class Kept:
 
     def pytest_report_header(self) -> str:
         if not self.tree:
-            return "proofs: nothing is kept of a clone with changes"
-        return f"proofs: {len(self.passed)} passed on this tree and are not run again, but with --anew"
+            return "proofs: results aren't recorded, because the clone has uncommitted changes"
+        return f"proofs: skipping {len(self.passed)} cases that passed on this tree; to repeat them, use --anew"
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,7 +68,7 @@ class Kept:
         items[:] = [item for item in items if item.nodeid not in self.passed]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Write a case down once its last part has ended, if the clone is still what the run began with."""
+        """Record a case after its teardown if the clone hasn't changed since the start of the run."""
         self.reports.setdefault(report.nodeid, []).append(report)
         if report.when == "teardown":
             told = case(self.reports.pop(report.nodeid))
@@ -83,7 +83,7 @@ class Kept:
 
 
 def case(reports: list[pytest.TestReport]) -> Case:
-    """What set-up, call and tear-down came to together."""
+    """Return the combined result of setup, call and teardown."""
     outcomes = {report.outcome for report in reports}
     outcome = next(one for one in ("failed", "skipped", "passed") if one in outcomes)
     why = next((report.longrepr[2] for report in reports if isinstance(report.longrepr, tuple)), "")
@@ -94,16 +94,16 @@ def case(reports: list[pytest.TestReport]) -> Case:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kept proofs")
-    group.addoption("--record", metavar="NAME", default=OUTER, help="of these tests")
-    group.addoption("--anew", action="store_true", help="forget what passed on this tree")
+    group.addoption("--record", metavar="NAME", default=OUTER, help="name of the record of these tests")
+    group.addoption("--anew", action="store_true", help="repeat tests that passed on this tree")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    writes = not hasattr(config, "workerinput")  # a worker of xdist tells its controller
+    writes = not hasattr(config, "workerinput")  # an xdist worker reports to its controller
     name, anew = config.getoption("record"), config.getoption("anew")
     config.pluginmanager.register(Kept(Path(os.environ["PROOFS"]), name, anew=anew, writes=writes))
 
 
 def options(name: str) -> tuple[str, ...]:
-    """The options of a pytest inside a proof whose cases are kept, too."""
+    """Return the options for a pytest run inside a proof, whose cases are also recorded."""
     return ("-p", "tests.kept", "--record", name) if "PROOFS" in os.environ else ()

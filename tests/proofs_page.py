@@ -1,4 +1,4 @@
-"""Writes down how long each proof took and what it measured: python -m tests.proofs_page RECORDS ENVIRONMENTS."""
+"""Write the duration and the figures of each proof to a page: python -m tests.proofs_page RECORDS ENVIRONMENTS."""
 
 import os
 import platform
@@ -14,20 +14,21 @@ from tests.kept import OUTER, Case, cases, tree
 PAGE = """\
 # Record of the proofs
 
-`nox -s proofs` wrote this page on {day}, on {machine}, with {versions}.
-Every line is a test; *times* counts the cases in which it held. All {cases} cases together took {seconds:,.0f} seconds,
-shared by two processes; the template's own lines have those of the trainers in them.
+`nox -s proofs` generated this page on {day}, on {machine}, with {versions}.
+Each line is a test. *Passed* is the number of its cases that passed. All {cases} cases together took
+{seconds:,.0f} seconds in two processes. The times of the template's tests include the times of the trainers' tests
+that they run.
 """
 LIBRARIES = {"torch": "PyTorch", "tensorflow_cpu": "TensorFlow", "google_cloud_aiplatform": "google-cloud-aiplatform"}
 
 
 def rows(name: str, found: Iterable[Case]) -> Iterator[str]:
-    """A table for each module of a record, in which a test is a line."""
+    """Yield a table for each module of a record, with one line per test."""
     parts = sorted(
         ((*case.id.partition("[")[0].rpartition("::")[::2], case) for case in found), key=lambda one: one[:2]
     )
     for module, in_module in groupby(parts, lambda one: one[0]):
-        yield f"\n## {name}: {module}\n\n| What | Times | Seconds |\n|---|---:|---:|\n"
+        yield f"\n## {name}: {module}\n\n| Test | Passed | Seconds |\n|---|---:|---:|\n"
         for test, of_test in groupby(in_module, lambda one: one[1]):
             yield row(test, [case for *_, case in of_test])
 
@@ -41,20 +42,20 @@ def row(test: str, each: list[Case]) -> str:
 
 
 def machine() -> str:
-    """The cores, the memory and the system that the proofs ran on."""
+    """Return the cores, the memory and the operating system of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} cores with {memory:.0f} GiB ({platform.system()}, Python {platform.python_version()})"
 
 
 def versions(environments: Path) -> str:
-    """The frameworks of the projects' environments, and the SDK."""
+    """Return the versions of the frameworks in the projects' environments, and of the SDK."""
     places = [str(path) for path in environments.glob("*-environment/.venv/lib/python*/site-packages")]
     found = {one.name.replace("-", "_").lower(): one.version for one in distributions(path=[*places, *sys.path])}
     return ", ".join(f"{label} {found[name]}" for name, label in LIBRARIES.items() if name in found)
 
 
 def page(records: Path, environments: Path) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Raises:
         ValueError: a case failed.
@@ -63,7 +64,7 @@ def page(records: Path, environments: Path) -> str:
     each = [case for of_record in found.values() for case in of_record]
     for case in each:
         if case.outcome == "failed":
-            raise ValueError(f"{case.id} failed; only what held goes into the page")
+            raise ValueError(f"{case.id} failed, so the page can't be written; fix the test and run the proofs again")
     head = PAGE.format(
         day=f"{datetime.now(UTC):%Y-%m-%d}",
         machine=machine(),
@@ -79,4 +80,4 @@ if __name__ == "__main__":
     if found := tree(kept):
         written = kept / "proofs.md"
         written.write_text(page(kept / found, Path(sys.argv[2])), encoding="utf-8")
-        print(f"the seconds of each case are in {written}")
+        print(f"The duration of each case is in {written}")

@@ -78,14 +78,14 @@ def test_a_run_that_takes_too_long_says_how_far_it_came() -> None:
         yield Line(0.0, json.dumps({"step": 2, "train/step_seconds": 0.5}))
         raise TimeoutError
 
-    with pytest.raises(gpu.RunError, match="came to step 2"):
+    with pytest.raises(gpu.RunError, match="at step 2"):
         gpu.follow(lines(), steps=3)
 
 
 @pytest.mark.parametrize(
     ("said", "cause"),
     [
-        ([], "it said nothing"),
+        ([], "the program printed nothing"),
         (["nvcc is not there", ""], "nvcc is not there"),
         (['{"severity": "ERROR", "message": "no GPU"}', "at last"], "no GPU"),
         # What the process prints says more than what the agent prints of the process.

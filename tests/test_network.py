@@ -62,9 +62,7 @@ def test_reducers_receive_the_bytes_that_the_planner_predicts_and_leave_nothing_
 
 
 def test_a_machine_without_the_tools_says_what_to_install(tmp_path: Path) -> None:
-    sentence = (
-        "hosts cannot be emulated without setpriv, unshare, nsenter, mount, ip, tc; install iproute2 and util-linux"
-    )
+    sentence = "hosts can't be emulated without setpriv, unshare, nsenter, mount, ip, tc; on Linux, install iproute2"
     assert hosts.missing(str(tmp_path)).startswith(sentence)
 
 
@@ -74,7 +72,7 @@ def test_a_machine_that_permits_no_networks_says_what_it_needs(tmp_path: Path) -
         (tmp_path / tool).chmod(0o755)
     done = measure(path=str(tmp_path))
     assert done.returncode == 1
-    assert "be root with CAP_NET_ADMIN" in done.stderr
+    assert "run as root with CAP_NET_ADMIN" in done.stderr
     assert "(as root: not permitted; as a user: not permitted)" in done.stderr
 
 

@@ -1,8 +1,8 @@
-"""Measure one cell: build the network, let its hosts sum the same vectors some times, print what was seen, and end.
+"""Measure one cell: create the network, repeat an all-reduce of its hosts, and print the measurements.
 
     python cell.py CELL_AS_JSON
 
-Run by measure.py as the first process of a namespace, see hosts.py; prints what was seen as JSON.
+measure.py runs this program as the first process of a namespace (see hosts.py). The output is JSON.
 """
 
 import json
@@ -14,8 +14,8 @@ from pathlib import Path
 import hosts
 
 HERE = Path(__file__).parent
-BYTES = 4  # of a float32
-# gloo would take the card that the machine's own name leads to, and PyTorch warns that addresses have no names.
+BYTES = 4  # size of a float32
+# By default, gloo uses the card of the machine's own name, and PyTorch warns that addresses have no names.
 VARIABLES = (f"GLOO_SOCKET_IFNAME={hosts.CARD}", "TORCH_CPP_LOG_LEVEL=ERROR")
 
 Process = subprocess.Popen[str]
@@ -23,25 +23,25 @@ Process = subprocess.Popen[str]
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement: machines that sum vectors by reducers, or in a ring if there are none."""
+    """One measurement: machines that sum vectors with reducers, or in a ring if there are no reducers."""
 
     machines: int
     reducers: int
-    mbit: int  # of each network card, each way
-    mib: int  # of one vector
-    repetitions: int  # with the first
+    mbit: int  # rate of each network card in each direction
+    mib: int  # size of one vector
+    repetitions: int  # including the first
 
     def __str__(self) -> str:
         return f"{self.mbit} Mbit/s, {self.machines} machines, {self.way}"
 
     @property
     def way(self) -> str:
-        """The name of whatever sums the gradients."""
+        """The name of the method that sums the gradients."""
         return f"{self.reducers} reducer{'s' * (self.reducers > 1)}" if self.reducers else "ring"
 
     @property
     def size(self) -> int:
-        """Bytes of one vector."""
+        """The size of one vector in bytes."""
         return self.mib * 2**20
 
 
@@ -49,12 +49,12 @@ class Cell:
 class Seen:
     """Seconds and bytes of one repetition."""
 
-    seconds: float  # from the first worker's start to the last one's end
-    sent: float  # bytes, by the worker that sent most
+    seconds: float  # from the start of the first worker to the end of the last
+    sent: float  # bytes that the busiest worker sent
 
 
 def measure(cell: Cell) -> list[Seen]:
-    """All repetitions of a cell."""
+    """Return all repetitions of a cell."""
     places = hosts.connect(cell.machines + cell.reducers, cell.mbit)
     workers = start_ring(cell, places) if not cell.reducers else start_exchange(cell, places)
     names = [place.name for place in places[: cell.machines]]
@@ -72,7 +72,7 @@ def start_ring(cell: Cell, places: list[hosts.Host]) -> list[Process]:
 
 
 def start_exchange(cell: Cell, places: list[hosts.Host]) -> list[Process]:
-    """The workers, whose reducers already listen."""
+    """Start the reducers, then the workers, and return the workers."""
     of_workers, of_reducers = places[: cell.machines], places[cell.machines :]
     shape = (cell.machines, cell.size // BYTES, cell.repetitions)
     reducers = [
@@ -91,7 +91,7 @@ def start(place: hosts.Host, program: str, *arguments: object) -> Process:
 
 
 def repeat(workers: list[Process], names: list[str]) -> Seen:
-    """One repetition, in which all begin at once; raises RuntimeError if a sum is wrong."""
+    """Run one repetition, which all workers start simultaneously; raises RuntimeError if a sum is wrong."""
     for worker in workers:
         line(worker)
     before = hosts.sent()
@@ -106,7 +106,7 @@ def repeat(workers: list[Process], names: list[str]) -> Seen:
 
 
 def tell(workers: list[Process]) -> None:
-    """Lets all workers go on."""
+    """Let all workers continue."""
     for worker in workers:
         assert worker.stdin
         worker.stdin.write("\n")
@@ -114,10 +114,10 @@ def tell(workers: list[Process]) -> None:
 
 
 def line(process: Process) -> str:
-    """The next line that the process prints; raises RuntimeError if it ended, having said why itself."""
+    """Return the process's next line; raises RuntimeError if it exited, after it printed the reason."""
     assert process.stdout
     if not (text := process.stdout.readline()):
-        raise RuntimeError("a process ended early")
+        raise RuntimeError("a process exited early")
     return text
 
 

@@ -1,4 +1,4 @@
-"""The chart of what was measured and predicted; needs matplotlib."""
+"""Draw the chart of measured and predicted times; requires matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from page import Row
 
-# Text stays text, which is small and can be searched; and the same rows give the same file.
+# Text isn't converted to paths, so the file is small and searchable. The same rows create the same file.
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "planner-proof",
@@ -22,7 +22,7 @@ MEASURED = {"linestyle": "none", "markeredgecolor": "black", "markersize": 6.5, 
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """A panel for each rate and number of machines: seconds against reducers, the ring as a level to beat."""
+    """Draw a panel for each rate and number of machines: seconds by reducers, with the ring as a baseline."""
     rates = sorted({row.cell.mbit for row in rows})
     machines = sorted({row.cell.machines for row in rows})
     with matplotlib.rc_context(STYLE):
@@ -32,7 +32,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             for panel, count in zip(line, machines, strict=True):
                 fill(panel, [row for row in rows if (row.cell.mbit, row.cell.machines) == (rate, count)])
             line[0].set_ylabel(f"seconds at {rate} Mbit/s")
-            line[0].set_ylim(bottom=0)  # of all in this line, now that all have their data
+            line[0].set_ylim(bottom=0)  # of the whole row, after all panels have data
         for panel, count in zip(axes[0], machines, strict=True):
             panel.set_title(f"{count} machines", fontsize=10)
         for panel in axes[-1]:
@@ -44,7 +44,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def fill(panel: Axes, rows: Sequence[Row]) -> None:
-    """One panel. The ring has no reducers, so what was measured of it stands left of them."""
+    """Fill one panel; the ring has no reducers, so its measurement is at the left."""
     counts = [row.cell.reducers for row in rows if row.cell.reducers]
     for row in rows:
         if not row.cell.reducers:

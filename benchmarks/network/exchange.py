@@ -1,10 +1,11 @@
-"""A reducer, and a worker that sums by reducers, as Vertex AI's Reduction Server does. Runs inside a host.
+"""Run a reducer or a worker inside a host, which sum vectors as Vertex AI's Reduction Server does.
 
     python exchange.py reducer NUMBER REDUCERS WORKERS LENGTH REPETITIONS
     python exchange.py worker RANK WORKERS LENGTH REPETITIONS ADDRESS...
 
-The vector is cut into a part for each reducer, and a part into chunks, so that sums return while later chunks are still
-on their way: a card sends and receives at once. Who sends what is known to all, so there are no headers.
+The vector is split into one part per reducer, and each part into chunks. Sums of early chunks return while later chunks
+are sent, so that a card sends and receives simultaneously. All processes know the order of chunks, so messages have no
+headers.
 """
 
 import functools
@@ -16,26 +17,26 @@ from worker import Vector, work
 
 PORT = 29500
 CHUNK = 8192  # numbers; 32 KiB
-# So many chunks a worker sends to a reducer beyond the one whose sum it waits for. It is enough that all cards always
-# have work; with many more, workers drift apart and fill the queues for each other's chunks, which takes up to half
-# as long again.
+# The number of chunks that a worker sends to a reducer before it receives the sum of an earlier chunk. One chunk keeps
+# all cards busy. With many more chunks, workers fill the queues before each other's chunks, which takes up to 50 %
+# longer.
 AHEAD = 1
 
 
 def chunks(length: int, parts: int, part: int) -> list[slice]:
-    """The chunks of one part of a vector."""
+    """Return the chunks of one part of a vector."""
     start, stop = length * part // parts, length * (part + 1) // parts
     return [slice(first, min(first + CHUNK, stop)) for first in range(start, stop, CHUNK)]
 
 
 def receive(peer: socket.socket, into: Vector) -> None:
-    """Fills the array; raises ConnectionError when the peer has gone."""
+    """Fill the array with received data; raises ConnectionError if the peer closed the connection."""
     if peer.recv_into(into.data, into.nbytes, socket.MSG_WAITALL) < into.nbytes:
-        raise ConnectionError("the other side has closed the connection")
+        raise ConnectionError("the peer closed the connection")
 
 
 def add(reducers: list[socket.socket], mine: Vector) -> None:
-    """Puts the sum in the vector's place. In each turn a chunk goes to every reducer, and an earlier one comes back."""
+    """Replace the vector by the sum; in each turn, send a chunk to every reducer and receive an earlier sum."""
     parts = [chunks(len(mine), len(reducers), number) for number in range(len(reducers))]
     for turn in range(max(map(len, parts)) + AHEAD):
         for reducer, part in zip(reducers, parts, strict=True):
@@ -47,7 +48,7 @@ def add(reducers: list[socket.socket], mine: Vector) -> None:
 
 
 def reduce(workers: list[socket.socket], part: list[slice]) -> None:
-    """One all-reduce of a part: receives each chunk from all workers, and sends its sum to all."""
+    """All-reduce a part: receive each chunk from all workers, and send its sum to all workers."""
     for chunk in part:
         total = np.zeros(chunk.stop - chunk.start, np.float32)
         one = np.empty_like(total)
@@ -67,7 +68,7 @@ def be_reducer(number: int, reducers: int, workers: int, length: int, repetition
     for _ in range(repetitions):
         reduce(peers, chunks(length, reducers, number))
     for peer in peers:
-        peer.recv(1)  # not to disturb the others, end when they have ended
+        peer.recv(1)  # exit only after the workers have exited, so that their measurements aren't disturbed
 
 
 def be_worker(rank: int, workers: int, length: int, repetitions: int, *addresses: str) -> None:

@@ -1,13 +1,13 @@
-"""Whether the planner's formulas hold on a network: measurements against plan/allreduce_cost.py.
+"""Compare the planner's formulas in plan/allreduce_cost.py with measurements on a network.
 
     python benchmarks/network/measure.py
     python benchmarks/network/measure.py --machines 3 --reducers 2 4 --mbit 200 --without-ring
     python benchmarks/network/measure.py --page launcher/docs/planner-proof.md
 
-A measuring instrument only: nothing of it is part of the template. It emulates hosts on one Linux machine, in which a
-ring (torch.distributed with gloo) and reducers (exchange.py) sum real vectors through network cards of limited rate.
-Needs numpy, torch for the ring and matplotlib for the page; `ip` and `tc`; and root or user namespaces. Leave the
-machine idle meanwhile.
+This program isn't part of generated projects. It emulates hosts on one Linux machine. In these hosts, a ring
+(torch.distributed with gloo) and reducers (exchange.py) sum vectors through rate-limited network cards. It requires
+numpy, torch for the ring, matplotlib for the page, `ip` and `tc`, and root permissions or user namespaces. Leave the
+machine idle during the measurement.
 """
 
 import argparse
@@ -27,14 +27,14 @@ import page
 from cell import Cell
 
 HERE = Path(__file__).resolve().parent
-# The file alone, as its package needs Google's clients; and not by name, as type checkers cannot follow there.
+# Import only this file, because its package needs Google's clients. Type checkers can't find it by name.
 sys.path.append(str(HERE.parents[1] / "launcher" / "vertex_launch" / "plan"))
 allreduce_cost = importlib.import_module("allreduce_cost")
 
 
 def main(arguments: argparse.Namespace) -> None:
     if arguments.page:
-        page.around(arguments.page)  # a fault of the page shows now, not after all has been measured
+        page.around(arguments.page)  # reports an error in the page before the measurements
     cells = list(of(arguments))
     try:
         environment = os.environ | {"PATH": hosts.searched(os.environ.get("PATH", ""))}
@@ -53,14 +53,14 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def of(arguments: argparse.Namespace) -> Iterator[Cell]:
-    """The cells that were asked for."""
+    """Yield the requested cells."""
     reducers = arguments.reducers if arguments.without_ring else [0, *arguments.reducers]
     for mbit, machines, count in itertools.product(arguments.mbit, arguments.machines, reducers):
         yield Cell(machines, count, mbit, arguments.mib, arguments.repetitions)
 
 
 def measure(cell: Cell, command: Sequence[str], environment: dict[str, str]) -> page.Row:
-    """A cell in a network of its own, which vanishes with the process; ends in a sentence when nothing was measured."""
+    """Measure a cell in its own network, which exists as long as the process; raises SystemExit if this fails."""
     sent, seconds = predict(cell)
     limit = 60 + 5 * cell.repetitions * seconds
     try:
@@ -68,17 +68,17 @@ def measure(cell: Cell, command: Sequence[str], environment: dict[str, str]) -> 
             [*command, json.dumps(asdict(cell))], env=environment, stdout=subprocess.PIPE, timeout=limit, check=True
         )
     except subprocess.TimeoutExpired:
-        raise SystemExit(f"error: {cell}: not measured within {limit:.0f} s") from None
+        raise SystemExit(f"error: {cell}: the measurement didn't finish within {limit:.0f} s") from None
     except subprocess.CalledProcessError:
-        raise SystemExit(f"error: {cell}: not measured, for the reason above") from None
-    # In the first repetition connections find out how fast they may send; a trainer does that once, too.
+        raise SystemExit(f"error: {cell}: the measurement failed; see the error above") from None
+    # In the first repetition, TCP adapts to the rate of the cards; a trainer also does this only once.
     counted = json.loads(done.stdout)[1:]
     found = (statistics.median(seen[name] for seen in counted) for name in ("sent", "seconds"))
     return page.Row(cell, page.Pair(next(found), sent), page.Pair(next(found), seconds))
 
 
 def predict(cell: Cell) -> tuple[float, float]:
-    """Bytes that a machine sends, and seconds, as the planner has them for machines of one GPU each."""
+    """Return the planner's prediction of bytes per machine and seconds, for machines with one GPU each."""
     gbps = cell.mbit / 1000
     machines = allreduce_cost.Machines(cell.machines, 1, gbps)
     if cell.reducers:
@@ -90,21 +90,21 @@ def predict(cell: Cell) -> tuple[float, float]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machines", type=int, nargs="+", default=[2, 3, 4, 5, 6], help="that sum")
+    parser.add_argument("--machines", type=int, nargs="+", default=[2, 3, 4, 5, 6], help="numbers of machines that sum")
     parser.add_argument("--reducers", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
     parser.add_argument(
-        "--mbit", type=int, nargs="+", default=[100, 200], help="Mbit/s of every network card, each way"
+        "--mbit", type=int, nargs="+", default=[100, 200], help="Mbit/s of every network card in each direction"
     )
     parser.add_argument("--mib", type=int, default=8, help="MiB of one vector")
-    parser.add_argument("--repetitions", type=int, default=6, help="of each cell; the first is not counted")
-    parser.add_argument("--without-ring", action="store_true", help="reducers only, which need no torch")
-    parser.add_argument("--page", type=Path, help="rewrite the table of this page, and the chart beside it")
+    parser.add_argument("--repetitions", type=int, default=6, help="repetitions of each cell; the first isn't counted")
+    parser.add_argument("--without-ring", action="store_true", help="measure only reducers, which don't need torch")
+    parser.add_argument("--page", type=Path, help="replace the table in this page, and the chart in the same folder")
     arguments = parser.parse_args()
     if (
         min(*arguments.machines, arguments.repetitions) < 2
         or min(*arguments.reducers, *arguments.mbit, arguments.mib) < 1
     ):
-        parser.error("at least 2 machines and repetitions, and 1 of all others")
+        parser.error("--machines and --repetitions must be at least 2; all other numbers must be at least 1")
     return arguments
 
 

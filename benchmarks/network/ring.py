@@ -1,4 +1,4 @@
-"""A worker of a ring: torch.distributed's all-reduce by gloo. Runs inside a host.
+"""Run a worker of a ring inside a host: torch.distributed's all-reduce with gloo.
 
 python ring.py RANK WORKERS LENGTH REPETITIONS ADDRESS_OF_RANK_0
 """

@@ -1,4 +1,4 @@
-"""Common parts of workers in a ring and with reducers: they all-reduce vectors on request, and check the result."""
+"""Common code of workers in a ring and with reducers: all-reduce vectors on request, and check the result."""
 
 import json
 import sys
@@ -14,17 +14,17 @@ Vector = npt.NDArray[np.float32]
 def work(add: Callable[[Vector], None], rank: int, workers: int, length: int, repetitions: int) -> None:
     """Time all-reduces by `add`, which replaces a worker's vector by the sum of all workers' vectors.
 
-    In each repetition a worker prints three lines: that it is ready, when it began and ended, and whether its result is
-    right. After the first two it waits for a line, so that no worker calculates while another one is timed.
+    In each repetition, a worker prints three lines: "ready", its start and end time, and whether its result is correct.
+    After the first two lines, it waits for a line of input, so that no worker computes while another one is timed.
     """
     pattern = (np.arange(length) % 1000).astype(np.float32)  # small whole numbers, whose sums are exact
     for repetition in range(repetitions):
-        # Only if each worker's vector of this repetition is added once, the powers of two make 2**workers - 1.
+        # The powers of two add up to 2**workers - 1 only if each worker's vector is added exactly once.
         mine = pattern + (2**rank + repetition)
         right = workers * (pattern + repetition) + (2**workers - 1)
         print("ready", flush=True)
         sys.stdin.readline()
-        began = time.monotonic()  # one clock for all hosts, as all are one machine
+        began = time.monotonic()  # all hosts share one clock, because they are on one machine
         add(mine)
         print(json.dumps([began, time.monotonic()]), flush=True)
         sys.stdin.readline()

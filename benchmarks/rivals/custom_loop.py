@@ -1,4 +1,4 @@
-"""The rival: a custom loop under MultiWorkerMirroredStrategy as TensorFlow's guide has it, on the project's own model.
+"""Rival: a custom loop with MultiWorkerMirroredStrategy from TensorFlow's guide, with the project's model.
 
 Source: tensorflow.org/tutorials/distribute/multi_worker_with_ctl, with Keras 3.
 """

@@ -1,4 +1,4 @@
-"""The rival: a DDP loop as one writes it by hand, on the project's own model and data."""
+"""Rival: a handwritten DDP loop with the project's model and data."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from trainer.config import learning_rate
 
 def main(argv: list[str]) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    # One process a replica, so the node-level variables of Vertex happen to be right here.
+    # Each replica has one process, so Vertex AI's variables, which count machines, are correct.
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     with work(argv, rank, world_size) as (config, example, batches):

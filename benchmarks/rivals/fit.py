@@ -1,6 +1,7 @@
-"""The rival: tf_keras `fit` under MultiWorkerMirroredStrategy, on a model of the same shape and the same images.
+"""Rival: tf_keras `fit` with MultiWorkerMirroredStrategy, a model of the same shape and the same images.
 
-It imports nothing of the project but its images, as that would bring Keras 3 with it; so it has flags of its own.
+This program imports only the images from the project, because other imports would load Keras 3. It therefore defines
+its own flags.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def main() -> None:
     for name in ("--steps", "--global-batch", "--log-every", "--warmup"):
         parser.add_argument(name, type=int)
     parser.add_argument("--size", choices=SIZES)
-    parser.add_argument("--profile", help="the first and the last step to trace into the folder trace, such as 20,25")
+    parser.add_argument("--profile", help="first and last step to trace into the folder trace, such as 20,25")
     flags, _ = parser.parse_known_args()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     samples = digits()["train"]

@@ -1,4 +1,4 @@
-"""The rival: a loop with Hugging Face's Accelerate, on the project's own model and data."""
+"""Rival: a loop with Hugging Face Accelerate, with the project's model and data."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The rival: a module and a trainer of Lightning, on the project's own model and data."""
+"""Rival: a Lightning module and trainer, with the project's model and data."""
 
 import logging
 import os

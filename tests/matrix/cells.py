@@ -1,4 +1,4 @@
-"""The cells of the matrix: a fault in one replica of a job, what the launcher shows of it, and what was promised."""
+"""The cells of the matrix: a fault in one replica of a job, the launcher's output, and the guarantee."""
 
 import os
 import re
@@ -18,8 +18,8 @@ from tests.matrix import changes
 INTERVAL = 20  # steps from checkpoint to checkpoint
 FLAGS = ("--steps", "60", "--warmup", "5", "--log-every", "5", "--checkpoint-every", f"{INTERVAL}")
 TIMES = ("--collective-timeout", "20", "--rollcall-timeout", "45")
-DEADLINE = 150  # seconds until a run counts as one that hangs
-NAMED_IN = 60  # seconds from the fault until the guilty replica is named
+DEADLINE = 150  # seconds until a run counts as hanging
+NAMED_IN = 60  # seconds from the fault until the faulty replica is named
 PARALLEL = 2  # cells at once
 
 
@@ -29,12 +29,12 @@ class Cell:
 
     framework: str
     strategy: str
-    faults: tuple[str, ...]  # the first is told, others prepare or follow it; of `run`, or names of changes
+    faults: tuple[str, ...]  # the first is reported, others prepare or follow it; --fault values, or changes
     job: str = "workers"
     replicas: int = 2  # that train
     options: tuple[str, ...] = ()  # of `run`
     spot: bool = False
-    survives: bool = False  # the job succeeds in spite of it
+    survives: bool = False  # the job succeeds despite the fault
     lost: int = INTERVAL  # steps that may be lost
 
     @property
@@ -47,13 +47,13 @@ class Cell:
 
     @property
     def change(self) -> changes.Change | None:
-        """The change of the project's code that is its fault, if one is."""
+        """The change of the project's code that causes the fault, if any."""
         return changes.of(self.framework).get(self.faults[0].partition(":")[2])
 
 
 @dataclass
 class Run:
-    """What was seen of one `vertex-launch run`: its lines and the time of each, in seconds."""
+    """Output of one `vertex-launch run`: its lines and the time of each, in seconds."""
 
     lines: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -61,17 +61,17 @@ class Run:
     code: int = 0
 
     def at(self, word: str) -> float | None:
-        """Return when the first line with this word came; None if none did."""
+        """Return the time of the first line that contains this word; None if there is none."""
         return next((when for line, when in zip(self.lines, self.times, strict=True) if word in line), None)
 
     def found(self, pattern: str) -> list[str]:
-        """Return what the pattern's group is, in all lines that have it."""
+        """Return the pattern's group in all matching lines."""
         return [match[1] for line in self.lines if (match := re.search(pattern, line))]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a cell; steps are -1 where nothing was run again."""
+    """Result of a cell; `resumed` is -1 if nothing ran again."""
 
     end: str
     seconds: float
@@ -107,23 +107,23 @@ def _cells() -> Iterator[Cell]:
 
 
 def _at_30(framework: str, strategy: str, replica: str, fault: str, job: str = "workers") -> Cell:
-    """Return a cell of one fault; a replica that is told to end costs no step."""
+    """Return a cell with one fault; a replica that receives SIGTERM costs no step."""
     return Cell(framework, strategy, (f"{replica}:{fault}@step=30",), job, lost=0 if fault == "term" else INTERVAL)
 
 
 CELLS = tuple(_cells())
-QUICK = CELLS[4::5]  # of a proof, with every kind of fault; all are run to write the page
+QUICK = CELLS[4::5]  # cells of a proof, with every kind of fault; the page is generated from all cells
 
 
 def run_all(projects: Mapping[str, Path], cells: Sequence[Cell], scratch: Path) -> dict[str, Verdict]:
-    """Run cells in the project of their framework, some at once; returns the verdicts by their ids."""
+    """Run cells in the project of their framework, some simultaneously; returns the verdicts by cell id."""
     with ThreadPoolExecutor(PARALLEL) as pool:
         verdicts = pool.map(lambda cell: judge(cell, projects[cell.framework], scratch / cell.id), cells)
         return {cell.id: verdict for cell, verdict in zip(cells, verdicts, strict=True)}
 
 
 def judge(cell: Cell, project: Path, state: Path) -> Verdict:
-    """Run a cell and, where its job failed, the job again without the fault."""
+    """Run a cell and, if its job failed, run the job again without the fault."""
     faulty = _faulty(cell, project, state)
     again = run(cell, project, state) if faulty.code and not faulty.hung else faulty
     resumed = [int(step) for step in again.found(r"resumed at step (\d+)")]
@@ -144,7 +144,7 @@ def _faulty(cell: Cell, project: Path, state: Path) -> Run:
 
 
 def _named(cell: Cell, faulty: Run) -> str:
-    """Return the replica in the headline, or in the sentence of several that end for one reason; empty if in none."""
+    """Return the replica that the output names as the cause; empty if it names none."""
     if cell.change:
         return cell.guilty if any(cell.change.says in line for line in faulty.lines) else ""
     return next(iter(faulty.found(r"^Job failed: (workerpool\d+-\d+)")), "")
@@ -153,7 +153,7 @@ def _named(cell: Cell, faulty: Run) -> str:
 def _shortfalls(cell: Cell, faulty: Run, again: Run, named: str, resumed: int) -> Iterator[str]:
     struck = faulty.at(f"fault: {cell.guilty}")
     if struck is None:
-        yield "the fault never came"
+        yield "the fault never occurred"
         return
     if faulty.hung or again.hung:
         yield f"still running after {DEADLINE} s"
@@ -162,7 +162,7 @@ def _shortfalls(cell: Cell, faulty: Run, again: Run, named: str, resumed: int) -
         if faulty.code:
             yield "failed (should succeed)"
     elif not faulty.code:
-        yield "succeeded, silently"
+        yield "succeeded silently"
     elif named != cell.guilty:
         yield f"named: {named or 'nobody'} (should be {cell.guilty})"
     elif (told := faulty.at("Job failed") or struck) - struck > NAMED_IN:
@@ -175,7 +175,7 @@ def _shortfalls(cell: Cell, faulty: Run, again: Run, named: str, resumed: int) -
 
 
 def run(cell: Cell, project: Path, state: Path, *options: str, cwd: Path | None = None) -> Run:
-    """Run a cell's job to its end or to the deadline, and read its lines as they come; `cwd` is another project."""
+    """Run a cell's job until it ends or the deadline passes, and read its lines; `cwd` is another project."""
     job = _spot(project, cell.job, state) if cell.spot else f"jobs/{cell.job}.yaml"
     words = ("run", job, "--max-replicas", str(cell.replicas), "--state-dir", str(state), *options)
     command = (str(project / ".venv/bin/python"), "-m", "vertex_launch", *words, "--", *FLAGS, *TIMES)
@@ -196,7 +196,7 @@ def run(cell: Cell, project: Path, state: Path, *options: str, cwd: Path | None 
 
 
 def _stop(process: "subprocess.Popen[str]", seen: Run) -> None:
-    """End a run that hangs, with its replicas: they end with the launcher's process, however that ends."""
+    """Stop a run that hangs; its replicas end with the launcher's process, however that ends."""
     seen.hung = True
     process.send_signal(signal.SIGTERM)
     time.sleep(15)
@@ -204,7 +204,7 @@ def _stop(process: "subprocess.Popen[str]", seen: Run) -> None:
 
 
 def _spot(project: Path, job: str, state: Path) -> str:
-    """Write a copy of a job file that is a SPOT job."""
+    """Write a copy of a job file with the strategy SPOT."""
     file = state.with_suffix(".yaml")
     text = (project / f"jobs/{job}.yaml").read_text(encoding="utf-8")
     file.write_text(text.replace("scheduling:\n", "scheduling:\n  strategy: SPOT\n"), encoding="utf-8")

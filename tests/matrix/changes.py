@@ -1,4 +1,4 @@
-"""Faults of a project's own code: lines that go behind those of one of its files, for one replica."""
+"""Faults in a project's own code: lines that are appended to one of its files, for one replica."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ def _here(fault):
     return here
 
 """
-# The wrapped function strikes at one of its calls; it is called before the first step, too.
+# The wrapped function fails at one of its calls; it is also called before the first step.
 STRIKES = """
 _{function}, _calls = {function}, []
 
@@ -84,7 +84,7 @@ CHANGED = {
 
 @dataclass(frozen=True)
 class Change:
-    """Lines for one file of the project, the replica that they strike, and what the launcher prints of it."""
+    """Lines for one file of the project, the replica that they affect, and the launcher's output."""
 
     file: str
     lines: str
@@ -95,7 +95,7 @@ class Change:
 
 
 def hangs(module: str, function: str, calls: int, replica: str = "workerpool1-0") -> Change:
-    """Return a change that lets a function hang at one of its calls."""
+    """Return a change that makes a function hang at one of its calls."""
     lines = STRIKES.format(function=function, calls=calls, fault="hangs", strikes=HANGS)
     says = f"Job failed: {replica} is stuck in {function} (trainer/{module}.py:"
     return Change(f"trainer/{module}.py", lines, says, replica)

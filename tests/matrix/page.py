@@ -1,4 +1,4 @@
-"""Writes docs/faults.md from a run of all cells of the matrix.
+"""Write docs/faults.md from a run of all cells of the matrix.
 
 python -m tests.matrix.page PYTORCH_PROJECT TENSORFLOW_PROJECT
 """
@@ -15,31 +15,45 @@ from tests.matrix.cells import CELLS, DEADLINE, INTERVAL, NAMED_IN, Cell, Verdic
 PAGE = ROOT / "docs/faults.md"
 FRAMEWORKS = ("pytorch", "tensorflow")
 HEAD = """\
-# What faults do to a job
+# How jobs handle faults
 
-`nox -s faults` wrote this page from a run of {count} cells: {kept} keep the promise. A cell is a job of 60 steps with a
-checkpoint every {interval}, run with [`--fault`](launcher/rehearse.md) and, where it failed, once more without. The
-promise: no job hangs (here: {deadline} s), none fails silently, the first lines after the job's end name the guilty
-replica within {named_in} s of the fault, and the next run resumes from the last checkpoint.
+`nox -s faults` generates this page. {kept} of {count} simulated cases meet the guarantee. Each case is a job
+of 60 steps that saves a checkpoint every {interval} steps. [`--fault`](../launcher/docs/rehearse.md) simulates a
+fault in one replica. If the job fails, it runs again without the fault.
 
-A fault without an `@` changes the project's code for one replica (`tests/matrix/changes.py`). Where it is named
-`hangs-...`, the process lives on inside that function. Where it is named `another-...` or `a-sample-less`, the job
-would end well, with another result. A TensorFlow chief that hangs while it writes a checkpoint is missing here: the
-others wait for it for a day.
+The guarantee has four parts:
 
-Other faults that nobody can order are tests of the trainer: a number that is none (`test_nonfinite.py`), two jobs on
-one folder (`test_lease.py`), a shard that is missing, changed or damaged (`test_fingerprint.py`, `test_damage.py`), a
-folder that is full or read-only (`test_writable.py`, `test_lost_reports.py`), and twenty kills at random steps
-(`test_random_kills.py`).
+- No job hangs. A job counts as hanging if it runs for {deadline} s.
+- No job fails silently.
+- The first lines after the end of the job name the faulty replica, within {named_in} s of the fault.
+- The next run resumes from the last checkpoint.
 
-*named*: the replica in the line `Job failed: ...` or in the sentence below it. *resumed*: the step at which the job
-went on, after a restart or in the next run. *seconds*: of the run with the fault. Two cells ran at once, on shared
-cores.
+Some faults are changes of the project's code in one replica (`tests/matrix/changes.py`):
+
+- `hangs-...` makes the process hang in a function.
+- `another-...` and `a-sample-less` would not stop the job, but would change its result.
+
+There is no case for a TensorFlow chief that hangs while it writes a checkpoint, because the other replicas would wait
+for a day.
+
+Tests of the trainer cover faults that `--fault` can't simulate:
+
+- NaN and infinite values (`test_nonfinite.py`)
+- two jobs with the same output folder (`test_lease.py`)
+- missing, changed or damaged shards (`test_fingerprint.py`, `test_damage.py`)
+- full or read-only folders (`test_writable.py`, `test_lost_reports.py`)
+- twenty kills at random steps (`test_random_kills.py`)
+
+The tables have these columns:
+
+- *Named* is the replica in the line `Job failed: ...` or in the sentence after this line.
+- *Resumed* is the step from which the job continued, after a restart or in the next run.
+- *Seconds* is the duration of the run with the fault. Two cases ran simultaneously on shared cores.
 """
 TABLE = """
 ## {framework}, {strategy}
 
-| Fault | End | Named | Resumed | Seconds | Promise |
+| Fault | Result | Named | Resumed | Seconds | Guarantee |
 |---|---|---|---:|---:|---|
 """
 
