@@ -266,8 +266,8 @@ def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
     ("method", "address", "body", "status", "message"),
     [
         ("POST", "metadataStores/default/contexts:purge", {}, 400, "filter: is missing; say which contexts to purge"),
-        ("GET", "metadataStores/default/metadataSchemas", None, 501, "not covered by the local Vertex"),
-        ("DELETE", "metadataStores/default/contexts", None, 501, "not covered by the local Vertex"),
+        ("GET", "metadataStores/default/metadataSchemas", None, 501, "the local Vertex doesn't support"),
+        ("DELETE", "metadataStores/default/contexts", None, 501, "the local Vertex doesn't support"),
         ("POST", "metadataStores/none/contexts?contextId=x", {}, 404, "metadataStores/none does not exist"),
         ("PATCH", "metadataStores/default/contexts/none", {}, 404, "contexts/none does not exist"),
         ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "is not a resource name"),

@@ -174,7 +174,7 @@ def test_the_locations_are_regions(client: DatasetServiceClient, vertex: Service
     status, answer = vertex.call("GET", "/v1/projects/p/locations/mars")
     assert (status, answer["error"]["message"]) == (
         404,
-        'there is no location "mars"; use a region such as us-central1',
+        'location "mars" doesn\'t exist; use a region such as us-central1',
     )
 
 

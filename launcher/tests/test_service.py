@@ -603,7 +603,7 @@ def test_a_damaged_file_is_skipped_and_named(tmp_path: Path) -> None:
         assert vertex.call("GET", JOBS) == (200, {"customJobs": []})
         said = (tmp_path / "service.log").read_text()
     for id, text in files.items():
-        assert f"left out .vertex/{name}{id}.json: it is no resource; remove it" in said
+        assert f"skipped .vertex/{name}{id}.json: the file isn't a resource; remove the file" in said
         assert (folder / f"{id}.json").read_text() == text
 
 
