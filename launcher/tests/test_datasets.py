@@ -231,7 +231,7 @@ def test_what_only_the_service_can_do_is_refused(ours: Datasets, buckets: Path, 
 
 def test_an_export_stays_in_its_bucket(ours: Datasets, buckets: Path) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match=r'"gs://b/\.\./\.\." is no folder in a bucket'):
+    with pytest.raises(ApiError, match=r'"gs://b/\.\./\.\." isn' "'t a folder in a bucket"):
         exported(dataset, buckets, gcsDestination={"outputUriPrefix": "gs://b/../.."})
     assert [path.name for path in buckets.iterdir()] == ["b"]
 

@@ -222,7 +222,7 @@ def test_experiments_are_created_found_and_deleted(vertex: Service) -> None:
 
 def test_no_two_experiments_have_one_name() -> None:
     aiplatform.Experiment.create("twice")
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(Conflict, match="already exists"):
         aiplatform.Experiment.create("twice")
 
 
@@ -270,7 +270,7 @@ def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
         ("DELETE", "metadataStores/default/contexts", None, 501, "the local Vertex doesn't support"),
         ("POST", "metadataStores/none/contexts?contextId=x", {}, 404, "metadataStores/none does not exist"),
         ("PATCH", "metadataStores/default/contexts/none", {}, 404, "contexts/none does not exist"),
-        ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "is not a resource name"),
+        ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "isn't a resource name"),
         ("POST", "metadataStores/default/contexts", {"nmae": "x"}, 400, 'unknown key "nmae"'),
         ("POST", "metadataStores/default/contexts/own:addContextChildren", {"childContexts": ["x"]}, 404, "x does not"),
         ("GET", "tensorboardsx", None, 404, "the local Vertex has no tensorboardsx"),

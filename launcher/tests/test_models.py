@@ -241,7 +241,7 @@ def test_a_model_is_updated_in_all_versions_and_a_version_alone(vertex: Service)
         ("@1", "displayName", {"displayName": "x"}, "displayName is no field of a version; name versionDescription"),
         ("", "versionDescription", {}, "versionDescription is no field of a model; name displayName"),
         ("", "artifactUri", {}, "artifactUri is no field of a model"),
-        ("", "colour", {}, 'updateMask: "colour" is no field of'),
+        ("", "colour", {}, 'updateMask: "colour" isn\'t a field of'),
         ("", "displayName", {}, "displayName: is missing"),
         ("", "labels", {"labels": {"Team": "x"}}, "labels"),
     ],
@@ -291,7 +291,7 @@ def test_an_export_into_the_models_own_folder_ends(vertex: Service) -> None:
     ("config", "words"),
     [
         ({"exportFormatId": "tf-js"}, '"tf-js" is not supported; use custom-trained'),
-        ({"exportFormatId": "custom-trained"}, '"" is no folder in a bucket'),
+        ({"exportFormatId": "custom-trained"}, '"" isn\'t a folder in a bucket'),
     ],
 )
 def test_an_export_that_cannot_be_made_is_refused(vertex: Service, config: Json, words: str) -> None:

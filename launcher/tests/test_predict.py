@@ -129,7 +129,10 @@ def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--command", "no-such-program"], "no-such-program: the command can't be started (No such file or directory)\n"),
+        (
+            ["--command", "no-such-program"],
+            "no-such-program: the command can't be started (No such file or directory)\n",
+        ),
         ([], "there is no trainer/serving.py here to serve the model; name a server with --command\n"),
     ],
 )

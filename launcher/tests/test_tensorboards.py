@@ -195,7 +195,7 @@ def test_a_write_that_does_not_fit_is_refused_whole(
     ("method", "address", "body", "message"),
     [
         ("GET", "{series}:read?maxDataPoints=20000", None, 'maxDataPoints: "20000" is no count of points'),
-        ("GET", "{series}:read?filter=loss>1", None, '"loss" is not a field'),
+        ("GET", "{series}:read?filter=loss>1", None, '"loss" isn\'t a field'),
         ("GET", "{board}:batchRead?timeSeries=elsewhere", None, "timeSeries: elsewhere is not in projects/"),
         ("POST", "{run}/timeSeries", {"displayName": "x"}, "valueType: is missing; write one of SCALAR, "),
         ("POST", "{experiment}/runs:batchCreate", {"requests": [{"parent": "x"}]}, "requests[0].parent: is not in "),

@@ -191,7 +191,7 @@ except urllib.error.HTTPError as error:
 """
     (line,) = said(vertex, code)
     assert line.startswith("501 ")
-    assert "bigquery.googleapis.com is not on this machine, and replicas here never reach Google Cloud" in line
+    assert "bigquery.googleapis.com isn't available locally, and local replicas can't reach Google Cloud" in line
     assert not [host for host in recorder[1] if "bigquery" in host]
 
 

@@ -138,7 +138,7 @@ class Vertex:
         if not isinstance(replica, str):
             raise invalid([Finding("replica", "isn't a string", "use a name such as workerpool0-0")])
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DISTURBANCE:
-            raise invalid([Finding("seconds", f"isn't a number from 0 to {LONGEST_DISTURBANCE}", "use a number in this range")])
+            raise invalid([Finding("seconds", f"isn't a number from 0 to {LONGEST_DISTURBANCE}", "change it")])
         jobs = {id_of(job["name"]): job for job in self.store.all("customJobs")}
         if id not in jobs:
             running = ", ".join(key for key, job in jobs.items() if job["state"] == "JOB_STATE_RUNNING")
