@@ -250,7 +250,7 @@ def test_a_mask_says_what_an_update_replaces(vertex: Service) -> None:
     assert after["etag"] > before["etag"]
     status, refused = vertex.call("PATCH", f"/v1/{name}?updateMask=metadata.a", {"metadata": {"a": 2}})
     assert status == 400
-    assert 'updateMask: "metadata.a" is no field' in refused["error"]["message"]
+    assert 'updateMask: "metadata.a" isn\'t a field' in refused["error"]["message"]
 
 
 def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
@@ -265,7 +265,7 @@ def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
 @pytest.mark.parametrize(
     ("method", "address", "body", "status", "message"),
     [
-        ("POST", "metadataStores/default/contexts:purge", {}, 400, "filter: is missing; say which contexts to purge"),
+        ("POST", "metadataStores/default/contexts:purge", {}, 400, "filter: is missing; set a filter for the contexts"),
         ("GET", "metadataStores/default/metadataSchemas", None, 501, "the local Vertex doesn't support"),
         ("DELETE", "metadataStores/default/contexts", None, 501, "the local Vertex doesn't support"),
         ("POST", "metadataStores/none/contexts?contextId=x", {}, 404, "metadataStores/none does not exist"),
@@ -287,4 +287,4 @@ def test_only_what_is_in_the_store_joins_a_context(vertex: Service) -> None:
     ours = {"childContexts": [tensorboard()]}
     status, refused = vertex.call("POST", f"/v1/{CONTEXTS}/own:addContextChildren", ours)
     assert status == 400
-    assert "is not in projects/p/locations/us-central1/metadataStores/default" in refused["error"]["message"]
+    assert "isn't in projects/p/locations/us-central1/metadataStores/default" in refused["error"]["message"]

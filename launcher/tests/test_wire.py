@@ -145,7 +145,7 @@ for create in (series, aiplatform.Endpoint.create):
 """
     kinds = "tabular_1.0.0.yaml, image_1.0.0.yaml, text_1.0.0.yaml"
     assert said(vertex, code) == [
-        f"InvalidArgument metadataSchemaUri: the local Vertex has only datasets of {kinds}",
+        f"InvalidArgument metadataSchemaUri: the local Vertex supports only datasets of {kinds}",
         "NotFound the local Vertex has no endpoints",
     ]
 
