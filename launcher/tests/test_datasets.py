@@ -347,7 +347,7 @@ def test_a_table_takes_no_import(ours: Datasets) -> None:
 
 @pytest.mark.parametrize("name", ["a" * 5000, "*" * 300, "a" * 300 + "*"])
 def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(ours: Datasets, buckets: Path, name: str) -> None:
-    with pytest.raises(ApiError, match="upload it first"):
+    with pytest.raises(ApiError, match="upload the file first"):
         exported(table(ours, f"gs://b/{name}"), buckets)
 
 

@@ -112,9 +112,9 @@ def test_a_folder_without_a_file_is_no_model(ours: Models, artifact: str) -> Non
     [
         ({"parent_model": f"{BY_ID}/models/7"}, "NOT_FOUND", "models/7 does not exist"),
         ({"parent_model": "projects/other/locations/l/models/7"}, "INVALID_ARGUMENT", "isn't under"),
-        ({"model_id": "7seven"}, "INVALID_ARGUMENT", 'modelId: "7seven" is no id'),
+        ({"model_id": "7seven"}, "INVALID_ARGUMENT", 'modelId: "7seven" isn\'t an id'),
         ({"model_id": "taken"}, "ALREADY_EXISTS", "set it as parentModel"),
-        ({"versionAliases": ["2"]}, "INVALID_ARGUMENT", 'versionAliases: "2" is no alias'),
+        ({"versionAliases": ["2"]}, "INVALID_ARGUMENT", 'versionAliases: "2" isn\'t a valid alias'),
     ],
 )
 def test_a_wrong_upload_is_refused_with_the_field(ours: Models, more: dict[str, Any], status: str, words: str) -> None:
@@ -216,7 +216,7 @@ def test_versions_share_a_name_and_aliases_move_between_them(vertex: Service) ->
     assert aliases(registry) == {"2": ["default", "stable"]}
     with pytest.raises(GoogleAPICallError, match="is the default version; move the alias by assigning"):
         registry.remove_version_aliases(["default"], "2")
-    with pytest.raises(BadRequest, match='versionAliases: "2" is no alias'):
+    with pytest.raises(BadRequest, match='versionAliases: "2" isn\'t a valid alias'):
         registry.add_version_aliases(["2"], "2")
     first.delete()
     with pytest.raises(NotFound):
