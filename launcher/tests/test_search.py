@@ -728,8 +728,8 @@ def test_a_search_does_not_begin_in_the_output_folder_of_something_else(
 ) -> None:
     (tmp_path / ".vertex/gcs/b/run/model").mkdir(parents=True)
     _, refused = finish(start("", maxTrialCount=2, parallelTrialCount=1))
-    told = ".vertex/gcs/b/run contains an earlier run, but not of a tuning job named tuning"
-    assert refused.splitlines()[-1] == f"tuning.yaml: {told}; to delete the earlier run, add --fresh"
+    told = ".vertex/gcs/b/run contains the output of a run that isn't tuning job tuning"
+    assert refused.splitlines()[-1] == f"tuning.yaml: {told}; to delete that output, add --fresh"
 
 
 def test_a_trial_is_stopped_early_for_what_trials_of_the_run_before_reported(

@@ -62,7 +62,7 @@ class JobRecord:
 
 @contextlib.contextmanager
 def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
-    """Yield the record of a job that runs in the block. If the block raises an exception, the record contains it."""
+    """Yield the record of a job that runs in the block. If the block fails, the record contains the error."""
     record = JobRecord(job, context)
     with contextlib.closing(record.journal):
         try:

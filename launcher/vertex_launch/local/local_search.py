@@ -22,18 +22,18 @@ from vertex_launch.local.views.jobs import reports
 
 
 class Searched(NamedTuple):
-    """A tuning job that has ended, and all custom jobs, which include its trials' jobs."""
+    """An ended tuning job and all custom jobs, including the jobs of its trials."""
 
     search: Resource
     runs: Sequence[Resource]
 
 
 def run(message: HyperparameterTuningJob, job: Job, context: Context, console: Console, fresh: bool) -> Searched:
-    """Run a tuning job to its end, as Vertex AI would; return the tuning job and its trials' jobs.
+    """Run a tuning job to its end, as Vertex AI does. Return the ended tuning job and all custom jobs.
 
-    Each trial runs `job`. A stopped tuning job with the same name and output folder continues, unless `fresh` is set,
-    which empties the output folder. Raises FaultError if a local Vertex is using the state folder, if the tuning job
-    isn't valid, or if the study differs from that of the earlier tuning job.
+    Each trial runs `job`. If `fresh` is set, empty the output folder first. Otherwise, continue a stopped tuning job
+    with the same name and output folder. Raises FaultError if a local Vertex uses the state folder, the tuning job
+    isn't valid, or the earlier tuning job has a different study.
     """
     parent = context.settings.parent
     vertex = Vertex(context)
@@ -64,8 +64,8 @@ def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job
     last = next(same, {})
     output = local_folder(job, state_dir)
     if not last and output and output.exists() and any(output.iterdir()):
-        fault = f"{shown(output)} contains an earlier run, but not of a tuning job named {name}"
-        raise FaultError(f"{job.origin}: {fault}; to delete the earlier run, add --fresh")
+        fault = f"{shown(output)} contains the output of a run that isn't tuning job {name}"
+        raise FaultError(f"{job.origin}: {fault}; to delete that output, add --fresh")
     before = last.get("studySpec", study)
     if changed := [key for key in sorted({*study, *before}) if study.get(key) != before.get(key)]:
         cure = "undo the change, or add --fresh to delete the earlier trials"

@@ -43,7 +43,7 @@ class Endpoint:
         return f"{self.route}:predict"
 
     def ask(self, request: Mapping[str, Any]) -> list[Any]:
-        """Return the predictions, one for each instance. Raises FaultError if the response is anything else."""
+        """Return the predictions, one for each instance. Raises FaultError for any other response."""
         try:
             answer = self.session.post(self.predict, json=request, timeout=ANSWER_SECONDS)
             content = answer.json()
@@ -65,8 +65,9 @@ class Endpoint:
 def serving(
     model: Path, environ: Mapping[str, str], state_dir: StateDir, command: Sequence[str] = COMMAND
 ) -> Iterator[Endpoint]:
-    """Run the model's serving container until the end of the block. As on Vertex AI, it gets few shell variables.
+    """Run the model's serving container until the end of the block.
 
+    As on Vertex AI, the container gets only a few of the shell's environment variables.
     Raises FaultError if the container exits, or isn't healthy in time.
     """
     (address,) = hosts.free_addresses(1)
@@ -107,7 +108,7 @@ def _wait(endpoint: Endpoint) -> None:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Send SIGTERM to the command, as to process 1 of a container, then SIGKILL to its process group."""
+    """Send SIGTERM to the command, as to a container's process 1. After a grace time, send SIGKILL to its group."""
     try:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

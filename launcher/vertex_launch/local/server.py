@@ -50,7 +50,7 @@ ADDRESS = "127.0.0.1"  # never another host: a client can run any program on thi
 
 
 class Vertex:
-    """All resources and routes of the local Vertex. Without an endpoint, it doesn't serve clients.
+    """All resources and routes of the local Vertex. Without an endpoint, they are only for this process.
 
     Each API method takes a call and the parts of the URL path, and returns JSON or raises ApiError. Raises FaultError
     if the state folder isn't usable.
@@ -99,7 +99,7 @@ class Vertex:
         ]
 
     def resource(self, call: Call, parent: str, below: str) -> Any:
-        """Call the method for a collection or for a resource in it, with or without a custom verb such as :cancel."""
+        """Call the method for a collection or a resource. The path can end with a custom verb such as :cancel."""
         path, colon, verb = below.partition(":")
         address = "/".join("*" if i % 2 else part for i, part in enumerate(path.split("/")))
         act = self._methods.get(f"{call.method} {OPERATION.sub('', address)}{colon}{verb}")
@@ -159,7 +159,7 @@ def serve(context: Context, port: int, console: Console) -> None:
     console.print(introduction, markup=False, highlight=False)
     isolated = isolation(context.state_dir.buckets)
     if not isolated.layered:
-        kind, place = ("overlays", "") if isolated.mounts else ("mounts", ", and buckets are only under $GCS_MOUNT")
+        kind, place = ("overlays", "") if isolated.mounts else ("mounts", ", with buckets only under $GCS_MOUNT")
         console.print(f"This system doesn't permit {kind}: jobs write into this folder{place}", style="yellow")
     for path in vertex.store.unreadable:
         console.print(f"skipped {path}: the file isn't a resource; remove the file", style="yellow", markup=False)

@@ -69,7 +69,7 @@ class Collection:
         return served | {f"POST {member}:testIamPermissions": self._permissions}
 
     def _permissions(self, call: Call, name: str) -> Resource:
-        """Return the requested permissions that the caller has: all, because every account has every permission."""
+        """Return all requested permissions, because every account has every permission."""
         self.get(name)
         return {"permissions": call.json().get("permissions") or call.query.getlist("permissions")}
 
@@ -84,7 +84,7 @@ class Collection:
         self._store.delete(name)
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Replace the given fields, and remove the fields whose new value is None."""
+        """Replace the given fields, and remove fields with the new value None."""
         return self._store.update(name, **changed, etag=self._store.new_id())
 
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
@@ -100,7 +100,7 @@ class Collection:
         return self.typed(self.create(name.rpartition("/")[0], message, **ids))
 
     def typed(self, resource: Resource) -> Resource:
-        """Return the public fields, with a "@type" if an operation wraps the resource."""
+        """Return the public fields. Add a "@type" if an operation wraps the resource."""
         kind = self.message.pb().DESCRIPTOR.full_name.removeprefix("google.")
         shown = {key: value for key, value in resource.items() if key in fields(self.message)}
         return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
@@ -135,7 +135,7 @@ class Records(Collection):
     takes_ids = True
 
     def create(self, parent: str, message: Any, id: str = "") -> Resource:
-        """Create a resource. Raises ApiError NOT_FOUND if the parent is missing, or ALREADY_EXISTS."""
+        """Create a resource. Raises ApiError if the parent doesn't exist, or the id is in use."""
         if "/" in self.collection:
             self._store.get(parent)
         etag = self._store.new_id()

@@ -1,4 +1,4 @@
-"""The `fields` parameter: it selects the parts of a response, for example name,customJobs(name,state).
+"""The `fields` parameter, which selects the parts of a response, for example name,customJobs(name,state).
 
 Source: Google Cloud documentation, "System parameters", and Cloud Storage documentation, "Partial responses", 2026.
 """

@@ -1,11 +1,9 @@
 """The parameters of list calls: `filter`, `orderBy`, `pageSize` and `pageToken`.
 
-The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document:
-- comparisons, `:` with `*`, NOT, and parentheses
-- AND, which a space can replace, and OR, which binds tighter than AND
-- for metadata also metadata.FIELD.KIND and the function in_context("NAME")
-
-Source: google.aip.dev/160, 2026; google-cloud-aiplatform 2.7.0, types/metadata_service.py.
+The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. It has comparisons, `:` with
+`*`, AND, OR, NOT, and parentheses. A space means AND, and OR binds tighter than AND. Metadata filters also support
+metadata.FIELD.KIND and the function in_context("NAME"). Source: google.aip.dev/160, 2026; google-cloud-aiplatform
+2.7.0, types/metadata_service.py.
 """
 
 import base64
@@ -34,7 +32,7 @@ class Filter(NamedTuple):
     matches: Predicate
     since: str = ""
     until: str = LAST
-    part: str = ""  # text that the lowercase JSON of a match contains; the text needs no escaping in JSON
+    part: str = ""  # text that the lowercase JSON of a match contains; it needs no escaping in JSON
 
 
 PAGE_SIZE = 100
@@ -203,7 +201,7 @@ def _span(symbol: str, text: str) -> tuple[str, str]:
 
 
 def _value(resource: Any, field: str) -> Any:
-    """Return the value of a field such as `labels.team` or `create_time`, or None. A label can contain dots."""
+    """Return the value of a field such as `labels.team`, or None if it is absent. A label can contain dots."""
     if not isinstance(resource, Mapping):
         return None
     outer, dot, below = field.partition(".")
@@ -212,7 +210,7 @@ def _value(resource: Any, field: str) -> Any:
 
 
 def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
-    """Return a comparison with metadata.FIELD.KIND, which counts as absent if the value is of another kind."""
+    """Return a comparison with metadata.FIELD.KIND. A value of another kind counts as absent."""
     path, _, kind = field.rpartition(".")
     if path == METADATA or kind not in KINDS:
         raise _fault("filter", f'"{field}" doesn\'t end with a value type', f"add one of .{', .'.join(KINDS)}")
@@ -224,7 +222,10 @@ def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
 
 
 def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[Any], bool]:
-    """Return a comparison with a value, using the first type that fits both sides: severity, time, number or text."""
+    """Return a function that compares a value with `wanted`, as severities, times, numbers or texts.
+
+    The function uses the first of these types that fits both sides.
+    """
     compare = COMPARISONS[symbol]
     readings: list[tuple[Callable[[Any], Any], Any]] = []
     for read in () if as_text else (SEVERITIES.index, _moment, float):
@@ -245,7 +246,7 @@ def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[
 
 
 def _has(wanted: str, actual: Any) -> bool:
-    """Apply the `:` operator: test for a key in a map, a member in a list, or a part of a text in any letter case.
+    """Apply the `:` operator, which finds a key in a map, a member in a list, or a part of a text in any letter case.
 
     Source: Cloud Logging documentation, "Logging query language", comparison operators, 2026.
     """
@@ -314,7 +315,7 @@ def page_size(text: str) -> int:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Return the index of the resource after the one in the token, so that new resources don't shift the pages."""
+    """Return the index of the resource after the token's resource, so that new resources don't shift the pages."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0
@@ -323,7 +324,7 @@ def _after(resources: Sequence[Resource], token: str) -> int:
 
 
 def _identity(resource: Resource) -> str:
-    """Return the identity for a page token: a resource's name, or the step of a time series point."""
+    """Return the text that identifies a list entry in a page token: a resource's name or a point's step."""
     return str(resource.get("name") or resource.get("step"))
 
 

@@ -161,7 +161,7 @@ def not_here(service: str) -> ApiError:
 
 
 async def read_body(call: Call) -> bytes:
-    """Return the whole body. Raises ApiError if the body is too large, after reading it all, as many clients expect."""
+    """Return the whole body. Raises ApiError if the body is too large, but first reads it, as many clients require."""
     body = bytearray()
     async for chunk in call.stream():
         if len(body) <= LARGEST_BODY:

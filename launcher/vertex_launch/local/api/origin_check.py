@@ -1,8 +1,9 @@
-"""Reject requests from web pages. The server runs any command it receives, and any open page can send requests.
+"""Reject requests from web pages, because the server runs any command that it receives.
 
-A page can't forge the Host header, can't send data without an Origin header, and can't send JSON to another site
-without a preflight request. A request with a Google host comes from a replica's proxy, because a browser would connect
-to Google itself. Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
+Any page that is open in a browser can send requests to the server. A page can't forge the Host header, can't send data
+without an Origin header, and can't send JSON to another site without a preflight request. A request with a Google host
+comes from a replica's proxy, because a browser would connect to Google itself. Source: Fetch standard, 2026, "CORS
+protocol" and "forbidden request-header".
 """
 
 import re
@@ -40,5 +41,5 @@ def fault_of(scope: Scope) -> str:
 
 
 def in_parts(scope: Scope) -> bool:
-    """Return whether a request belongs to a multipart upload with Cloud Storage's XML API, which may use any host."""
+    """Return whether a request belongs to an XML API multipart upload, which clients can send to any host."""
     return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

@@ -36,7 +36,7 @@ class Projects:
         return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
 
     def translated(self, handler: Handler) -> Handler:
-        """Wrap a handler: it receives project ids in the path, the parameters and the body; clients receive numbers."""
+        """Wrap a handler so that its request contains only project ids, and its response contains project numbers."""
 
         def handle(call: Call, **parts: str) -> Any:
             query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
@@ -47,7 +47,7 @@ class Projects:
         return handle
 
     def _body(self, text: str) -> str:
-        """Return a body with project ids instead of numbers. An invalid body stays unchanged, for the handler."""
+        """Return a body with project ids instead of numbers. An invalid body stays as it is; the handler rejects it."""
         if not NUMBERED.search(text):
             return text
         try:
@@ -86,7 +86,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _renamed(value: Any, name: Callable[[str], str]) -> Any:
-    """Return a JSON value after applying `name` to all strings except the values of the client's own fields."""
+    """Apply `name` to all strings in a JSON value, except in the fields that keep the client's values."""
     match value:
         case str():
             return name(value)

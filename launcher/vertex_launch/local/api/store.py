@@ -54,7 +54,10 @@ class Store:
             return str(self._last_id)
 
     def create(self, name: str, resource: Mapping[str, Any]) -> Resource:
-        """Store a new resource with its name and times. Raises ApiError if it exists, or isn't valid or writable."""
+        """Store a new resource with its name and times.
+
+        Raises ApiError if the name exists or isn't valid, or the disk is full.
+        """
         if not NAME.fullmatch(name):
             raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, - and _ in ids')
         with self._changed:
@@ -78,7 +81,7 @@ class Store:
                 raise ApiError("NOT_FOUND", f"{name} does not exist") from None
 
     def update(self, name: str, **fields: Any) -> Resource:
-        """Replace the given fields, and remove the fields whose new value is None.
+        """Replace the given fields, and remove fields with the new value None.
 
         If the disk is full, the change still applies in memory, because clients wait for the end of a job.
         """
@@ -199,7 +202,10 @@ def _holder(folder: Path) -> tuple[str, str]:
 
 
 def _locked(folder: Path, endpoint: str) -> IO[str]:
-    """Return an open file whose lock reserves the folder for this process. Raises FaultError if that fails."""
+    """Return an open file whose lock reserves the folder for this process.
+
+    Raises FaultError if another process uses the folder, or the folder isn't writable.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         opened = private_file(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)

@@ -149,7 +149,7 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 
 
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
-    """Return a row's ML use as an item's field, and the cells after it, which start with the content."""
+    """Return a row's ML use as an item's field, and the remaining cells. The first of these cells is the content."""
     use = row[0].lower() if row[0].lower() in SETS else ""
     return {LABELS: {ML_USE: use}} if use else {}, [*(row[1:] if use or not row[0] else row), ""]
 
@@ -171,7 +171,7 @@ def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
 
 
 def _boxed_item(row: Sequence[str]) -> Item | None:
-    """Return the image in a row, with a box if the row contains one, or None if the row isn't valid."""
+    """Return a row's image and its box, if the row contains a box. Return None if the row isn't valid."""
     use, (content, *cells) = _cells(row)
     if not content.startswith("gs://"):
         return None

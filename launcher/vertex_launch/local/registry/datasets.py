@@ -111,7 +111,7 @@ class Datasets(Collection):
 
 
 class DataItems(Collection):
-    """Items of all datasets; tables have none. An item's id is its number in the import files."""
+    """The items of all image and text datasets. An item's id is its number in the import files."""
 
     collection, message = DATA_ITEMS, DataItem
 
@@ -153,7 +153,7 @@ def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destinat
     """Split a dataset and write the sets to a bucket. Return the training job's environment variables for the sets.
 
     `config` is a pipeline's inputDataConfig. If it doesn't set a folder, the sets are written to `destination`. Raises
-    ApiError if a file is missing from its bucket, or if the split is impossible or possible only on Vertex AI.
+    ApiError if a file is missing from its bucket, or the local Vertex doesn't support the split.
     """
     content = _content(dataset, config, "inputDataConfig", buckets)
     kind = _kind(dataset)
@@ -174,7 +174,7 @@ def read(dataset: Resource, buckets: Path) -> DatasetContent:
 
 
 def _content(dataset: Resource, config: Mapping[str, Any], place: str, buckets: Path) -> DatasetContent:
-    """Return the content for an export. Raises ApiError if it is empty, or if a filter is only for Vertex AI."""
+    """Return the content for an export. Raises ApiError if the dataset is empty, or a field isn't supported."""
     for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
         if config.get(field):
             raise ApiError("UNIMPLEMENTED", f"{place}.{field}: the local Vertex doesn't support it; remove it")

@@ -45,7 +45,7 @@ def collections(store: Store) -> list[Collection]:
 
 
 def create_context(store: Store, name: str, schema: str, metadata: Mapping[str, Any], experiment: str = "") -> str:
-    """Create a context of the local Vertex unless it exists; a run goes under its experiment. Return the name."""
+    """Create a context unless it exists, and return its name. If the context is a run, `experiment` is its parent."""
     parent = name.rpartition("/contexts/")[0]
     if parent not in store:
         store.create(parent, {})
@@ -146,7 +146,7 @@ class Contexts(_Nodes):
         store = _store_of(context)
         for resource in named:
             if not resource["name"].startswith(f"{store}/"):
-                raise ApiError("INVALID_ARGUMENT", f"{resource['name']} isn't in {store}; use names in that store")
+                raise ApiError("INVALID_ARGUMENT", f"{resource['name']} isn't in {store}; use a resource in it")
         return named
 
     def _below(self, context: str) -> set[str]:
@@ -201,7 +201,7 @@ class Executions(_Nodes):
         for event in events:
             if _store_of(self._store.get(event["artifact"])["name"]) != _store_of(name):
                 raise ApiError(
-                    "INVALID_ARGUMENT", f"{event['artifact']} isn't in {_store_of(name)}; use artifacts in it"
+                    "INVALID_ARGUMENT", f"{event['artifact']} isn't in {_store_of(name)}; use an artifact in it"
                 )
         with self._adding:
             kept = {event["artifact"]: event for event in self._store.get(name).get(EVENTS, ())}
@@ -236,7 +236,10 @@ def _subgraph(store: Store, names: Iterable[str]) -> Resource:
 
 
 def _around(store: Store, artifact: str, matches: Predicate, hops: int | None) -> Resource:
-    """Return the subgraph within `hops` events of an artifact, through matching artifacts only. None means no limit."""
+    """Return the subgraph within `hops` events of an artifact, or without a limit if `hops` is None.
+
+    The paths contain only matching artifacts.
+    """
     parent = _store_of(artifact)
     excluded = {one["name"] for one in store.list(parent, "artifacts") if not matches(one)} - {artifact}
     events = [event for execution in store.list(parent, "executions") for event in execution.get(EVENTS, ())]

@@ -29,7 +29,7 @@ from vertex_launch.local.api.http import Call
 
 COLLECTION = "models"
 EVALUATIONS = "/evaluations"
-DEFAULT = "default"  # the alias of the default version, which a model name without a version means
+DEFAULT = "default"  # the alias of the default version
 ID = re.compile("[a-z_][a-z0-9_-]{0,62}")
 ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 EXPORT_FORMAT = "custom-trained"
@@ -220,9 +220,9 @@ class Models(Collection):
         return [stored for stored in self._store.list(parent, COLLECTION) if stored["name"].partition("@")[0] == model]
 
     def _take(self, aliases: Iterable[str], versions: Iterable[Resource]) -> None:
-        """Remove these aliases from the versions, after another version received them.
+        """Remove these aliases from the versions, after another version has received them.
 
-        This order ensures that a model always has a default version.
+        Because of this order, a model always has a default version.
         """
         for version in versions:
             kept = [alias for alias in version["versionAliases"] if alias not in aliases]
@@ -230,7 +230,7 @@ class Models(Collection):
                 self._store.update(version["name"], versionAliases=kept)
 
     def _as_model(self, version: Resource, versioned: bool = False) -> Resource:
-        """Return a stored version in the API's form, with the model's name and times, and the supported formats."""
+        """Return a stored version in the API's format, with the model's name and times and the supported formats."""
         name = version["name"].partition("@")[0]
         times = {"versionCreateTime": version["createTime"], "versionUpdateTime": version["updateTime"]}
         shown = {**version, **times, "createTime": self._versions(name)[-1]["createTime"], "model": id_of(name)}

@@ -82,7 +82,7 @@ def _by_time(texts: Sequence[str], shares: Fractions) -> Assignment:
 
 
 def _time(text: str) -> datetime | None:
-    """Return an RFC 3339 time with the offset Z, which a timestamp split requires, or None for other texts."""
+    """Return a time in RFC 3339 format with the offset Z, or None for other texts. A timestamp split requires Z."""
     try:
         return datetime.fromisoformat(text) if text.endswith("Z") and "T" in text else None
     except ValueError:
@@ -110,7 +110,7 @@ def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignmen
 
 
 def _by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
-    """Assign random rows to sets in which each value is as frequent as in the whole. Rare values share a stratum."""
+    """Assign random rows to sets that preserve the frequency of each value. Rare values share one stratum."""
     strata: dict[Hashable, list[int]] = defaultdict(list)
     for i, value in enumerate(values):
         strata[value].append(i)
@@ -121,7 +121,7 @@ def _by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
 
 
 def _sizes(count: int, shares: Fractions) -> list[int]:
-    """Return the size of each set. The sizes add up to `count`, by the largest remainder method."""
+    """Return the size of each set. The largest remainder method makes them add up to `count`."""
     exact = [count * share for share in shares]
     whole = [math.floor(size + 1e-9) for size in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])

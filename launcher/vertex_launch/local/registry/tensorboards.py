@@ -57,7 +57,7 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
 
 
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
-    """Return an experiment's scalars as (step, value), keyed by tag for the run `root`, and by RUN/TAG otherwise."""
+    """Return an experiment's scalars as (step, value). The key is the tag for the run `root`, and RUN/TAG otherwise."""
     found = {}
     for run in store.list(experiment, "runs"):
         prefix = "" if id_of(run["name"]) == root else f"{run.get('displayName', '')}/"
@@ -191,9 +191,9 @@ def _points(store: Store, series: str) -> list[Resource]:
 
 
 def _data(store: Store, series: str, most: int, expression: str = "") -> Resource:
-    """Return a time series with at most `most` points that match a filter, or with all matching points for -1.
+    """Return a time series with at most `most` points that match a filter. If `most` is -1, include all of them.
 
-    Vertex AI selects random points. The local Vertex selects evenly spaced points, which include the last one.
+    Vertex AI selects random points. The local Vertex selects evenly spaced points, including the last point.
     """
     matches = filters.predicate(expression, fields(TimeSeriesDataPoint))
     found = [point for point in _points(store, series) if matches(point)]

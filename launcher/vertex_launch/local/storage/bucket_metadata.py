@@ -1,6 +1,7 @@
 """The metadata and IAM policies of buckets, in one JSON file for each bucket, outside the buckets' folders.
 
-They aren't enforced: every caller has every permission, objects have one version, and lifecycle rules delete nothing.
+The local Vertex doesn't enforce them: every caller has every permission, objects have one version, and lifecycle rules
+have no effect.
 Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
 """
 
@@ -44,7 +45,7 @@ class BucketMetadata:
         return {"storageClass": "STANDARD", **shown, "locationType": kind, "etag": _etag(kept["metageneration"])}
 
     def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
-        """Merge these fields into a bucket's; null removes a field. Raises ApiError if the metageneration differs."""
+        """Merge these fields into a bucket's metadata. Null removes a field. Raises ApiError if the etag differs."""
         self._update(bucket, lambda kept: merged(kept, _changeable(body)), _etag(metageneration))
 
     def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
@@ -101,7 +102,7 @@ def new(body: Metadata, project: str) -> Metadata:
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """Apply a patch to a JSON value: objects are merged, a null removes its key. Source: RFC 7396."""
+    """Apply a patch to a JSON value. Objects are merged, and a null removes its key. Source: RFC 7396."""
     if not isinstance(patch, Mapping):
         return patch
     old = value if isinstance(value, Mapping) else {}
@@ -114,7 +115,7 @@ def _changeable(body: Metadata) -> Metadata:
 
 
 def _word(body: Metadata, key: str, default: str) -> str:
-    """Return a one-word field in uppercase, as Cloud Storage does. Raises ApiError if it isn't one word."""
+    """Return a one-word field in uppercase, as Cloud Storage does. Raises ApiError if the value isn't one word."""
     value = body.get(key) or default
     if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
         raise bad_request(f"{key} isn't a single word; use a word such as {default}.")
@@ -127,5 +128,5 @@ def _is_binding(binding: Any) -> bool:
 
 
 def _etag(metageneration: str) -> str:
-    """Return the etag of a metageneration, in base64 because gcloud requires it, or "" for ""."""
+    """Return the etag of a metageneration, or "" for "". The etag is in base64, because gcloud requires base64."""
     return base64.b64encode(metageneration.encode()).decode()

@@ -101,7 +101,7 @@ class GcsApi:
         return self._metadata.policy(bucket)
 
     def permissions(self, call: Call, bucket: str) -> Any:
-        """Return the requested permissions that the caller has: all, because permissions aren't enforced."""
+        """Return all requested permissions, because permissions aren't enforced."""
         self.buckets.folder(bucket)
         return {"kind": "storage#testIamPermissionsResponse", "permissions": call.query.getlist("permissions")}
 

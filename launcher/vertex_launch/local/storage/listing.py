@@ -38,7 +38,7 @@ def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], 
 
 
 def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str]:
-    """Yield names. Names with a common part up to the first delimiter after the prefix become one entry."""
+    """Yield names. Names that are equal up to the first delimiter after the prefix become one entry."""
     names = (name for name in _names(folder, prefix, start) if name.startswith(prefix) and name >= start)
     return (key for key, _ in itertools.groupby(names, lambda name: _rolled(name, prefix, delimiter) or name))
 

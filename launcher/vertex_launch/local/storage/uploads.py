@@ -20,7 +20,7 @@ from vertex_launch.untrusted.regular_file import locked_elsewhere
 
 
 async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
-    """Handle one request of an upload. Return the object if the upload is complete, or else the response.
+    """Handle one request of an upload. Return the object if the upload is complete, and a response otherwise.
 
     Raises ApiError if the request isn't valid.
     """
@@ -74,7 +74,7 @@ async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Respons
 
 
 def _content_range(call: Call) -> tuple[int, int | None]:
-    """Return the position of this request's first byte, and the object's size, or None if it isn't known yet."""
+    """Return the position of this request's first byte, and the object's size, or None if the size is unknown."""
     text = call.headers.get("content-range", f"bytes 0-/{call.headers.get('content-length', '*')}")
     match = re.fullmatch(r"bytes (?:([0-9]{1,18})-[0-9]*|\*)/([0-9]{1,18}|\*)", text)
     if not match:
@@ -83,7 +83,10 @@ def _content_range(call: Call) -> tuple[int, int | None]:
 
 
 async def append(part: Path, call: Call, begin: int) -> int:
-    """Append the request's missing bytes to the part; its first byte is byte `begin`. Return the part's new size."""
+    """Append the request's bytes that the part doesn't contain yet. Return the part's new size.
+
+    The request's first byte is the object's byte `begin`.
+    """
     with part.open("ab") as file:
         if locked_elsewhere(file, fcntl.LOCK_EX):
             raise ApiError("UNAVAILABLE", "Another request is writing to this upload; try again later.")

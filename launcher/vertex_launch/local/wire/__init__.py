@@ -1,1 +1,1 @@
-"""The proxy that redirects a replica's Google clients to the local Vertex, with unchanged hosts, tokens and TLS."""
+"""The proxy that redirects a replica's Google clients to the local Vertex, without changes to the clients."""

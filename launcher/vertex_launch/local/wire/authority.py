@@ -1,4 +1,4 @@
-"""A local certificate authority for Google's host names, which only the replicas of one process trust."""
+"""A local certificate authority for Google's host names. Only the replicas of one process trust it."""
 
 import ssl
 import tempfile
@@ -23,7 +23,7 @@ EARLIER = timedelta(days=1)  # in case a clock is slow
 
 
 class Authority:
-    """Issue certificates. The private key stays in this process's memory."""
+    """A certificate authority whose private key stays in this process's memory."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())

@@ -30,7 +30,7 @@ DETAILS_HEADER = "grpc-status-details-bin"  # Source: grpcio-status 1.85.3, rpc_
 
 
 class Bridge(grpc.GenericRpcHandler):
-    """Translate every call to a service whose Python client has a REST transport. Reject all other calls."""
+    """A handler that translates calls to services whose Python client has a REST transport, and rejects other calls."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -51,7 +51,7 @@ class Bridge(grpc.GenericRpcHandler):
             except ApiError as error:
                 _abort(context, error.as_json())
             except (json_format.Error, DecodeError, ValueError) as error:  # not valid in JSON, such as NaN in a Value
-                _abort(context, ApiError("INVALID_ARGUMENT", f"{error}; the local Vertex needs JSON").as_json())
+                _abort(context, ApiError("INVALID_ARGUMENT", f"{error}; use a value that JSON supports").as_json())
             except NotImplementedError:  # a stream from the client
                 _abort(context, not_here(details.method[1:]).as_json())
 
@@ -100,7 +100,7 @@ def _request(stub: Any, body: bytes) -> Any:
 
 
 def _abort(context: grpc.ServicerContext, answer: Mapping[str, Any]) -> None:
-    """End a call with an error from the REST API and its details."""
+    """End a call with an error from the REST API, including its details."""
     error = answer["error"]
     code = grpc.StatusCode[error["status"]]
     whole = {"code": code.value[0], "message": error["message"], "details": error.get("details", [])}

@@ -1,4 +1,4 @@
-"""The replicas' proxy: it redirects connections to Google to the local Vertex and passes on all other connections.
+"""The replicas' proxy, which redirects connections to Google to the local Vertex and forwards all other connections.
 
 A client connects to Google as usual. The proxy accepts the connection with a certificate that the replicas trust, and
 passes the requests to the local Vertex. A replica's tokens never leave the machine.
@@ -187,7 +187,7 @@ def _storage(buckets: Path) -> str:
 
 
 def _metadata(settings: Settings, account: str) -> dict[str, Any]:
-    """Return the metadata of replicas that use a service account, or the project's default account for ""."""
+    """Return the metadata of replicas with this service account. The account "" means the project's default account."""
     number = project_number(settings.project)
     email = account or f"{number}-compute@developer.gserviceaccount.com"
     own = {"aliases": ["default"], "email": email, "scopes": [*SCOPES], "token": json.dumps(TOKEN)}
@@ -215,7 +215,7 @@ def _value(value: Any, path: str) -> str | None:
 
 
 def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
-    """Return the metadata server's response. Web pages can't send this header, so they can't read the metadata."""
+    """Return the metadata server's response. It requires a header that web pages can't send."""
     if not FLAVOR.search(head) and target != "/":
         return _answer("403 Forbidden", "the request has no Metadata-Flavor: Google header; send this header")
     value = _value(values, target)
