@@ -50,7 +50,7 @@ ADDRESS = "127.0.0.1"  # never another host: a client can run any program on thi
 
 
 class Vertex:
-    """All resources and routes of the local Vertex. Without an endpoint, they are only for this process.
+    """All resources and routes of the local Vertex. Without an endpoint, only this process can use the resources.
 
     Each API method takes a call and the parts of the URL path, and returns JSON or raises ApiError. Raises FaultError
     if the state folder isn't usable.

@@ -160,7 +160,7 @@ class _Parser:
     def _membership(self) -> Predicate:
         context = self._text("a context") if self._take("(") else None
         if context is None or not self._take(")"):
-            cure = 'use in_context("NAME") with the full resource name of a context'
+            cure = 'use in_context("NAME") with a context\'s full resource name'
             raise _fault("filter", "in_context needs one argument in parentheses", cure)
         return lambda resource: context in resource.get(IN_CONTEXT, ())
 

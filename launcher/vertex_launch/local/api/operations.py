@@ -39,7 +39,7 @@ class Operations:
         }
 
     def wrapped(self, answer: Resource, path: str, did: str = "Create", version: str = "v1") -> Resource:
-        """Return a method's result. If the result is an operation's response or fields, wrap it in a new operation.
+        """Return a method's result, wrapped in a new operation if the result is an operation's response or fields.
 
         `did` is the method's verb. The types match `version`, because a v1beta1 client can't unpack v1 types.
         """

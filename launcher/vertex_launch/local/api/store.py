@@ -31,9 +31,10 @@ NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 
 
 class Store:
-    """All resources; thread-safe. Raises FaultError if another process uses the folder, or the folder isn't writable.
+    """A thread-safe store of all resources.
 
-    A method that takes a resource name raises ApiError NOT_FOUND if the resource doesn't exist.
+    Raises FaultError if another process uses the folder, or the folder isn't writable. A method that takes a resource
+    name raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
     def __init__(self, folder: Path, endpoint: str = "") -> None:

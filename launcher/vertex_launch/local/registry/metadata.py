@@ -32,7 +32,7 @@ STORES = "metadataStores"
 DEFAULT = f"{STORES}/default"  # the metadata store of experiments
 CONTEXTS, ARTIFACTS, EXECUTIONS = (f"{STORES}/*/{kind}" for kind in ("contexts", "artifacts", "executions"))
 PARENTS = "parentContexts"
-CHILDREN = "childContexts"  # only for filters
+CHILDREN = "childContexts"  # a field that is only for filters
 EVENTS = "events"  # an internal field of executions
 NODES = {"artifacts": Artifact, "executions": Execution}
 MOST_PARENTS = 10
@@ -236,9 +236,9 @@ def _subgraph(store: Store, names: Iterable[str]) -> Resource:
 
 
 def _around(store: Store, artifact: str, matches: Predicate, hops: int | None) -> Resource:
-    """Return the subgraph within `hops` events of an artifact, or without a limit if `hops` is None.
+    """Return the subgraph within `hops` events of an artifact. The value None for `hops` means no limit.
 
-    The paths contain only matching artifacts.
+    Paths contain only artifacts for which `matches` returns true.
     """
     parent = _store_of(artifact)
     excluded = {one["name"] for one in store.list(parent, "artifacts") if not matches(one)} - {artifact}

@@ -46,7 +46,7 @@ OF_CONTAINERS = {
 
 
 class Models(Collection):
-    """All models in the registry; thread-safe."""
+    """A thread-safe collection of all models in the registry."""
 
     collection, message, hidden, verbs = COLLECTION, Model, ("model",), ("GET", "PATCH", "DELETE")
     _lock = threading.Lock()  # one lock for all instances, because they share a store

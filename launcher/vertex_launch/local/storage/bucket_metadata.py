@@ -30,7 +30,7 @@ FIXED = (
 
 
 class BucketMetadata:
-    """The metadata of all buckets; thread-safe. The methods raise ApiError if a bucket doesn't exist."""
+    """The thread-safe metadata of all buckets. The methods raise ApiError if a bucket doesn't exist."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
