@@ -115,7 +115,7 @@ class Vertex:
     def _refusal(self, method: str, below: str) -> ApiError:
         collection, collections = re.split("[/:]", below)[0], ", ".join(self._collections)
         if collection in self._collections:
-            fault = f"the local Vertex doesn't support {method} {below}; it supports {collections}"
+            fault = f"the local Vertex doesn't support {method} {below}; its collections are {collections}"
             return ApiError("UNIMPLEMENTED", fault)
         return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {collections}")
 
