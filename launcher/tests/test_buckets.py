@@ -155,7 +155,7 @@ def test_bytes_that_do_not_have_the_checksum_sent_are_no_object(bucket: storage.
     to = f"{url}/upload/storage/v1/b/bucket/o?uploadType=media&name=sum"
     status, body = request(to, "POST", b"data", X_Goog_Hash="crc32c=AAAAAA==")
     assert status == 400
-    assert b"crc32c AAAAAA== was sent" in body
+    assert b"instead of AAAAAA==" in body
     assert names(bucket) == []
 
 
@@ -185,7 +185,7 @@ def test_many_objects_and_the_chunks_of_one_go_at_once(bucket: storage.Bucket, t
 
 def test_a_list_is_in_order_of_whole_names(bucket: storage.Bucket) -> None:
     unordered = ["b", "a/b/c", "a-b", "a/b.txt", "a/b", "a.txt", "ä", "a0", "a/ä/x"]
-    with pytest.raises(exceptions.BadRequest, match="would be a file and a folder at once here"):
+    with pytest.raises(exceptions.BadRequest, match="would be both a file and a folder"):
         put(bucket, *unordered)
     put(bucket, *(unordered[5:]))
     assert names(bucket) == sorted(["b", "a/b/c", "a-b", "a/b.txt", *unordered[5:]])
@@ -288,7 +288,7 @@ def test_an_empty_folder_is_an_object_of_no_bytes_as_on_a_mounted_bucket(bucket:
     assert (root / "bucket/made").is_dir()
     bucket.blob("run/logs/").delete()
     assert names(bucket) == ["made/"]
-    with pytest.raises(exceptions.BadRequest, match="is a folder here and cannot have bytes"):
+    with pytest.raises(exceptions.BadRequest, match="is a folder and can't contain bytes"):
         bucket.blob("other/").upload_from_string("x")
 
 
@@ -363,7 +363,7 @@ def test_what_is_missing_or_exists_is_said_as_cloud_storage_says_it(
     with pytest.raises(exceptions.BadRequest, match="Invalid bucket name"):
         client.create_bucket("b")
     put(bucket, "x")
-    with pytest.raises(exceptions.Conflict, match="is not empty"):
+    with pytest.raises(exceptions.Conflict, match="isn't empty"):
         bucket.delete()
     bucket.delete(force=True)
     assert [*client.list_buckets()] == []
@@ -419,7 +419,7 @@ def test_a_bucket_changes_as_patched_or_replaced_but_for_its_place(bucket: stora
     bucket.labels = {"only": "this"}
     bucket.update()
     assert bucket.client.get_bucket("bucket").labels == {"only": "this"}
-    with pytest.raises(exceptions.PreconditionFailed, match="has changed meanwhile; read it again"):
+    with pytest.raises(exceptions.PreconditionFailed, match="has changed; read it again"):
         bucket.patch(if_metageneration_match=1)
 
 
@@ -429,7 +429,7 @@ def test_a_policy_is_kept_and_no_change_of_another_is_lost(bucket: storage.Bucke
     policy.bindings.append({"role": "roles/storage.objectViewer", "members": {"user:a@example.com"}})
     bucket.set_iam_policy(policy)
     assert bucket.get_iam_policy()["roles/storage.objectViewer"] == {"user:a@example.com"}
-    with pytest.raises(exceptions.PreconditionFailed, match="has changed meanwhile"):
+    with pytest.raises(exceptions.PreconditionFailed, match="has changed"):
         bucket.set_iam_policy(policy)
     assert "iamPolicy" not in bucket.client.get_bucket("bucket")._properties
     allowed = ["storage.objects.get", "storage.buckets.delete"]
@@ -516,7 +516,7 @@ def test_no_address_leads_out_of_the_buckets(bucket: storage.Bucket, url: str, r
     for prefix in ("storage", "download/storage"):
         status, body = request(f"{url}/{prefix}/v1/{path}?alt=media")
         assert status in (400, 404)
-        assert b"No such" in body or b"does not exist" in body or b"not served" in body or b"object name" in body
+        assert b"No such" in body or b"does not exist" in body or b"doesn't serve" in body or b"object name" in body
     assert request(f"{url}/storage/v1/{path}", "DELETE")[0] in (400, 404)
     assert (root.parent / "secret").read_text() == "secret"
 
@@ -529,9 +529,9 @@ def test_links_are_neither_listed_nor_followed(client: storage.Client, bucket: s
     (root / "bucket/file").symlink_to(outside / "secret")
     (root / "linked").symlink_to(outside)
     for name in ("folder/secret", "file"):
-        with pytest.raises(exceptions.BadRequest, match="leads over a symbolic link"):
+        with pytest.raises(exceptions.BadRequest, match="contains a symbolic link"):
             bucket.blob(name).download_as_bytes()
-        with pytest.raises(exceptions.BadRequest, match="leads over a symbolic link"):
+        with pytest.raises(exceptions.BadRequest, match="contains a symbolic link"):
             bucket.blob(name).upload_from_string("x")
     with pytest.raises(exceptions.NotFound):
         client.bucket("linked").blob("secret").download_as_bytes()

@@ -95,13 +95,13 @@ def test_a_table_is_kept_as_it_was_sent_and_found_again(ours: Datasets, buckets:
 @pytest.mark.parametrize(
     ("kind", "metadata", "place", "words"),
     [
-        ("tabular", {}, "metadata.inputConfig.gcsSource.uri", "write such as gs://"),
+        ("tabular", {}, "metadata.inputConfig.gcsSource.uri", "use a list such as [gs://"),
         ("tabular", {"inputConfig": {"bigquerySource": {"uri": "bq://p.d.t"}}}, "metadata.inputConfig", "BigQuery"),
         ("tabular", {"inputConfig": {"gcsSource": {"uri": "gs://b/f"}}}, "metadata.inputConfig.gcsSource.uri", "list"),
         ("tabular", "gs://b/f.csv", "metadata.inputConfig.gcsSource.uri", "list"),
         ("tabular", {"inputConfig": {"gcsSource": ["gs://b/f.csv"]}}, "metadata.inputConfig.gcsSource.uri", "list"),
         ("image", {"importConfigs": ["x"]}, "metadata", "import the items"),
-        ("video", {}, "metadataSchemaUri", "use one of them"),
+        ("video", {}, "metadataSchemaUri", "use one of these"),
         ("", {}, "metadataSchemaUri", "tabular_1.0.0.yaml"),
     ],
 )
@@ -155,7 +155,7 @@ def test_the_same_rows_always_fall_into_the_same_sets_and_not_in_their_order(our
 
 def test_fractions_above_the_whole_are_refused(ours: Datasets, buckets: Path) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match=r"inputDataConfig: the fractions 0.9, 0.2, 0.0 do not add up"):
+    with pytest.raises(ApiError, match=r"inputDataConfig: the fractions 0.9, 0.2, 0.0 aren't valid"):
         exported(dataset, buckets, fractionSplit={"trainingFraction": 0.9, "validationFraction": 0.2})
 
 
@@ -183,7 +183,7 @@ def test_strata_are_as_frequent_in_every_set_as_in_all(ours: Datasets, buckets: 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(ours: Datasets, buckets: Path) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match='no column "lable"; its columns are x, when, split, label'):
+    with pytest.raises(ApiError, match='no column "lable"; the columns are x, when, split, label'):
         exported(dataset, buckets, predefinedSplit={"key": "lable"})
 
 
@@ -204,11 +204,11 @@ def test_a_cell_may_hold_commas_quotes_and_line_ends(ours: Datasets, buckets: Pa
 @pytest.mark.parametrize(
     ("address", "content", "words"),
     [
-        ("gs://b/missing.csv", None, "gs://b/missing.csv is not in the local buckets; upload it"),
-        ("gs://b/../../secret.csv", None, "is not in the local buckets"),
+        ("gs://b/missing.csv", None, "gs://b/missing.csv isn't in the local buckets; upload the file"),
+        ("gs://b/../../secret.csv", None, "isn't in the local buckets"),
         ("gs://b/file.csv", b"x,when\n", "is empty; add rows"),
-        ("gs://b/file.csv", b"x\n\xff\n", "gs://b/file.csv: is no CSV file in UTF-8"),
-        ("gs://b/file.csv", b'x\n"open', "gs://b/file.csv: is no CSV file in UTF-8"),
+        ("gs://b/file.csv", b"x\n\xff\n", "gs://b/file.csv isn't a CSV file in UTF-8"),
+        ("gs://b/file.csv", b'x\n"open', "gs://b/file.csv isn't a CSV file in UTF-8"),
     ],
 )
 def test_files_that_cannot_be_read_are_one_sentence(
@@ -225,13 +225,13 @@ def test_files_that_cannot_be_read_are_one_sentence(
 @pytest.mark.parametrize("field", ["bigqueryDestination", "savedQueryId", "annotationsFilter"])
 def test_what_only_the_service_can_do_is_refused(ours: Datasets, buckets: Path, field: str) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match=f"inputDataConfig.{field}: the local Vertex does not know it"):
+    with pytest.raises(ApiError, match=f"inputDataConfig.{field}: the local Vertex doesn't support it"):
         exported(dataset, buckets, **{field: "x"})
 
 
 def test_an_export_stays_in_its_bucket(ours: Datasets, buckets: Path) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match=r'"gs://b/\.\./\.\." is no folder in a bucket'):
+    with pytest.raises(ApiError, match=r'"gs://b/\.\./\.\." isn' "'t a folder in a bucket"):
         exported(dataset, buckets, gcsDestination={"outputUriPrefix": "gs://b/../.."})
     assert [path.name for path in buckets.iterdir()] == ["b"]
 
@@ -317,16 +317,16 @@ def test_an_explicit_fraction_goes_before_what_items_say_of_their_use(ours: Data
 @pytest.mark.parametrize(
     ("kind", "format", "name", "content", "words"),
     [
-        (IMAGES, ONE_LABEL, "i.csv", "gs://b/1.jpg,cat,dog\n", "row 1 is no item of image_classification_single_label"),
-        (IMAGES, ONE_LABEL, "i.csv", "gs://b/1.jpg,cat\nhere,cat\n", "row 2 is no item"),
-        (IMAGES, ONE_LABEL, "i.jsonl", '{"imageGcsUri": "gs://b/1.jpg"}\n[1]\n', "line 2 is no item in JSON"),
-        (IMAGES, ONE_LABEL, "i.jsonl", '{"dataItemResourceLabels": "x"}\n', "line 1 is no item in JSON"),
-        (IMAGES, LABELS, "i.csv", "gs://b/1.jpg,cat\n", "does not fit a dataset of kind image"),
-        (IMAGES, schema.dataset.ioformat.image.image_segmentation, "i.csv", "gs://b/1.jpg\n", "import JSON lines"),
+        (IMAGES, ONE_LABEL, "i.csv", "gs://b/1.jpg,cat,dog\n", "row 1 isn't a valid image_classification_single_label"),
+        (IMAGES, ONE_LABEL, "i.csv", "gs://b/1.jpg,cat\nhere,cat\n", "row 2 isn't a valid"),
+        (IMAGES, ONE_LABEL, "i.jsonl", '{"imageGcsUri": "gs://b/1.jpg"}\n[1]\n', "line 2 isn't a JSON item"),
+        (IMAGES, ONE_LABEL, "i.jsonl", '{"dataItemResourceLabels": "x"}\n', "line 1 isn't a JSON item"),
+        (IMAGES, LABELS, "i.csv", "gs://b/1.jpg,cat\n", "isn't for a dataset of kind image"),
+        (IMAGES, schema.dataset.ioformat.image.image_segmentation, "i.csv", "gs://b/1.jpg\n", "use JSON Lines"),
         (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,0,0\n", "LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,,"),
-        (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,0,0,,,12,40,,\n", "with shares of the image's size"),
-        (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,x,0,,,1,1,,\n", "row 1 is no item of image_bounding_box"),
-        (IMAGES, BOXES, "i.csv", "1.jpg,cat,0,0,,,1,1,,\n", "row 1 is no item of image_bounding_box"),
+        (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,0,0,,,12,40,,\n", "with coordinates from 0 to 1"),
+        (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,x,0,,,1,1,,\n", "row 1 isn't a valid image_bounding_box"),
+        (IMAGES, BOXES, "i.csv", "1.jpg,cat,0,0,,,1,1,,\n", "row 1 isn't a valid image_bounding_box"),
     ],
 )
 def test_an_import_file_with_a_fault_adds_nothing(
@@ -341,13 +341,13 @@ def test_an_import_file_with_a_fault_adds_nothing(
 
 
 def test_a_table_takes_no_import(ours: Datasets) -> None:
-    with pytest.raises(ApiError, match="a table is not imported"):
+    with pytest.raises(ApiError, match="tables can't be imported"):
         ours.import_data(table(ours, "gs://b/rows.csv")["name"], ImportDataRequest())
 
 
 @pytest.mark.parametrize("name", ["a" * 5000, "*" * 300, "a" * 300 + "*"])
 def test_a_name_that_no_file_can_have_is_a_file_that_is_not_there(ours: Datasets, buckets: Path, name: str) -> None:
-    with pytest.raises(ApiError, match="upload it first"):
+    with pytest.raises(ApiError, match="upload the file first"):
         exported(table(ours, f"gs://b/{name}"), buckets)
 
 
@@ -389,7 +389,7 @@ def test_a_dataset_is_updated_and_keeps_the_services_label(vertex: Service) -> N
     status, answer = vertex.call("PATCH", f"/v1/{dataset.resource_name}?updateMask=metadataSchemaUri", {})
     assert (status, answer["error"]["message"].partition(";")[0]) == (
         400,
-        "updateMask: metadataSchemaUri of a dataset cannot change",
+        "updateMask: a dataset's metadataSchemaUri can't change",
     )
 
 

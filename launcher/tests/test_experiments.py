@@ -222,7 +222,7 @@ def test_experiments_are_created_found_and_deleted(vertex: Service) -> None:
 
 def test_no_two_experiments_have_one_name() -> None:
     aiplatform.Experiment.create("twice")
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(Conflict, match="already exists"):
         aiplatform.Experiment.create("twice")
 
 
@@ -250,7 +250,7 @@ def test_a_mask_says_what_an_update_replaces(vertex: Service) -> None:
     assert after["etag"] > before["etag"]
     status, refused = vertex.call("PATCH", f"/v1/{name}?updateMask=metadata.a", {"metadata": {"a": 2}})
     assert status == 400
-    assert 'updateMask: "metadata.a" is no field' in refused["error"]["message"]
+    assert 'updateMask: "metadata.a" isn\'t a field' in refused["error"]["message"]
 
 
 def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
@@ -265,12 +265,12 @@ def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
 @pytest.mark.parametrize(
     ("method", "address", "body", "status", "message"),
     [
-        ("POST", "metadataStores/default/contexts:purge", {}, 400, "filter: is missing; say which contexts to purge"),
-        ("GET", "metadataStores/default/metadataSchemas", None, 501, "not covered by the local Vertex"),
-        ("DELETE", "metadataStores/default/contexts", None, 501, "not covered by the local Vertex"),
+        ("POST", "metadataStores/default/contexts:purge", {}, 400, "filter: is missing; set a filter for the contexts"),
+        ("GET", "metadataStores/default/metadataSchemas", None, 501, "the local Vertex doesn't support"),
+        ("DELETE", "metadataStores/default/contexts", None, 501, "the local Vertex doesn't support"),
         ("POST", "metadataStores/none/contexts?contextId=x", {}, 404, "metadataStores/none does not exist"),
         ("PATCH", "metadataStores/default/contexts/none", {}, 404, "contexts/none does not exist"),
-        ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "is not a resource name"),
+        ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "isn't a resource name"),
         ("POST", "metadataStores/default/contexts", {"nmae": "x"}, 400, 'unknown key "nmae"'),
         ("POST", "metadataStores/default/contexts/own:addContextChildren", {"childContexts": ["x"]}, 404, "x does not"),
         ("GET", "tensorboardsx", None, 404, "the local Vertex has no tensorboardsx"),
@@ -287,4 +287,4 @@ def test_only_what_is_in_the_store_joins_a_context(vertex: Service) -> None:
     ours = {"childContexts": [tensorboard()]}
     status, refused = vertex.call("POST", f"/v1/{CONTEXTS}/own:addContextChildren", ours)
     assert status == 400
-    assert "is not in projects/p/locations/us-central1/metadataStores/default" in refused["error"]["message"]
+    assert "isn't in projects/p/locations/us-central1/metadataStores/default" in refused["error"]["message"]

@@ -144,7 +144,10 @@ def test_pages_of_a_log_whose_clock_was_set_back_end_and_repeat_no_line(vertex: 
 
 def test_a_written_entry_has_a_time(vertex: Service) -> None:
     status, answer = vertex.call("POST", "/v2/entries:write", {"entries": [{"timestamp": "soon"}]})
-    assert (status, answer["error"]["message"]) == (400, 'timestamp: "soon" is no time; write 2026-11-23T12:30:00Z')
+    assert (status, answer["error"]["message"]) == (
+        400,
+        'timestamp: "soon" isn\'t a valid time; use a time such as 2026-11-23T12:30:00Z',
+    )
 
 
 @pytest.mark.parametrize("words", ["LINE 4321", "LINE 432", "workerpool0-0"])

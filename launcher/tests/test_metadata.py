@@ -154,7 +154,7 @@ def test_a_purge_deletes_what_it_has_announced() -> None:
 @pytest.mark.parametrize(
     ("method", "address", "body", "status", "message"),
     [
-        ("POST", "executions/s:addExecutionEvents", {"events": [{}]}, 400, "events[0].artifact: is missing; name one"),
+        ("POST", "executions/s:addExecutionEvents", {"events": [{}]}, 400, "events[0].artifact: is missing; set"),
         (
             "POST",
             "executions/s:addExecutionEvents",
@@ -163,10 +163,16 @@ def test_a_purge_deletes_what_it_has_announced() -> None:
             "x does not",
         ),
         ("GET", "executions/none:queryExecutionInputsAndOutputs", None, 404, "executions/none does not exist"),
-        ("GET", "artifacts/a:queryArtifactLineageSubgraph?maxHops=-1", None, 400, 'maxHops: "-1" is no count'),
-        ("GET", "contexts?filter=in_context(%22x%22)", None, 400, '"in_context" is not a field of this resource'),
-        ("GET", "artifacts?filter=metadata.rows=10", None, 400, "does not end with a kind of value"),
-        ("POST", "artifacts:purge", {"filter": "shoe_size=1"}, 400, '"shoe_size" is not a field of this resource'),
+        (
+            "GET",
+            "artifacts/a:queryArtifactLineageSubgraph?maxHops=-1",
+            None,
+            400,
+            'maxHops: "-1" isn\'t a whole number',
+        ),
+        ("GET", "contexts?filter=in_context(%22x%22)", None, 400, '"in_context" isn\'t a field of this resource'),
+        ("GET", "artifacts?filter=metadata.rows=10", None, 400, "doesn't end with a value type"),
+        ("POST", "artifacts:purge", {"filter": "shoe_size=1"}, 400, '"shoe_size" isn\'t a field of this resource'),
     ],
 )
 def test_a_refusal_says_why(vertex: Service, method: str, address: str, body: Any, status: int, message: str) -> None:

@@ -102,7 +102,7 @@ def test_a_version_is_deleted_and_the_default_one_only_with_its_model(ours: Mode
 
 @pytest.mark.parametrize("artifact", ["gs://b/empty/model", "gs://b/nowhere/model", "gs://b/../gcs/b", "b"])
 def test_a_folder_without_a_file_is_no_model(ours: Models, artifact: str) -> None:
-    with pytest.raises(ApiError, match="is empty, so there is no model; save it there, and while a job trains, in the"):
+    with pytest.raises(ApiError, match="is empty and contains no model; save the model in that folder; a training job"):
         ours.upload(BY_ID, {"displayName": "digits", "artifactUri": artifact})
     assert ours.list(BY_ID) == []
 
@@ -111,10 +111,10 @@ def test_a_folder_without_a_file_is_no_model(ours: Models, artifact: str) -> Non
     ("more", "status", "words"),
     [
         ({"parent_model": f"{BY_ID}/models/7"}, "NOT_FOUND", "models/7 does not exist"),
-        ({"parent_model": "projects/other/locations/l/models/7"}, "INVALID_ARGUMENT", "is not below"),
-        ({"model_id": "7seven"}, "INVALID_ARGUMENT", 'modelId: "7seven" is no id'),
-        ({"model_id": "taken"}, "ALREADY_EXISTS", "name it as parentModel"),
-        ({"versionAliases": ["2"]}, "INVALID_ARGUMENT", 'versionAliases: "2" is no alias'),
+        ({"parent_model": "projects/other/locations/l/models/7"}, "INVALID_ARGUMENT", "isn't under"),
+        ({"model_id": "7seven"}, "INVALID_ARGUMENT", 'modelId: "7seven" isn\'t an id'),
+        ({"model_id": "taken"}, "ALREADY_EXISTS", "set it as parentModel"),
+        ({"versionAliases": ["2"]}, "INVALID_ARGUMENT", 'versionAliases: "2" isn\'t a valid alias'),
     ],
 )
 def test_a_wrong_upload_is_refused_with_the_field(ours: Models, more: dict[str, Any], status: str, words: str) -> None:
@@ -189,7 +189,7 @@ def test_a_model_needs_no_artifacts_but_none_that_are_missing(vertex: Service) -
     model = uploaded(artifact_uri=None)
     assert model.uri is None
     assert model.supported_export_formats == {}
-    with pytest.raises(BadRequest, match="gs://b/nowhere is empty, so there is no model"):
+    with pytest.raises(BadRequest, match="gs://b/nowhere is empty and contains no model"):
         uploaded(artifact_uri="gs://b/nowhere")
 
 
@@ -214,9 +214,9 @@ def test_versions_share_a_name_and_aliases_move_between_them(vertex: Service) ->
     assert registry.get_model("stable").version_description == "wider"
     registry.delete_version("1")
     assert aliases(registry) == {"2": ["default", "stable"]}
-    with pytest.raises(GoogleAPICallError, match="is the default version; give the alias to another version"):
+    with pytest.raises(GoogleAPICallError, match="is the default version; move the alias by assigning"):
         registry.remove_version_aliases(["default"], "2")
-    with pytest.raises(BadRequest, match='versionAliases: "2" is no alias'):
+    with pytest.raises(BadRequest, match='versionAliases: "2" isn\'t a valid alias'):
         registry.add_version_aliases(["2"], "2")
     first.delete()
     with pytest.raises(NotFound):
@@ -238,10 +238,10 @@ def test_a_model_is_updated_in_all_versions_and_a_version_alone(vertex: Service)
 @pytest.mark.parametrize(
     ("name", "mask", "body", "words"),
     [
-        ("@1", "displayName", {"displayName": "x"}, "displayName is no field of a version; name versionDescription"),
-        ("", "versionDescription", {}, "versionDescription is no field of a model; name displayName"),
-        ("", "artifactUri", {}, "artifactUri is no field of a model"),
-        ("", "colour", {}, 'updateMask: "colour" is no field of'),
+        ("@1", "displayName", {"displayName": "x"}, "a version's displayName can't change; use versionDescription"),
+        ("", "versionDescription", {}, "a model's versionDescription can't change; use displayName"),
+        ("", "artifactUri", {}, "a model's artifactUri can't change"),
+        ("", "colour", {}, 'updateMask: "colour" isn\'t a field of'),
         ("", "displayName", {}, "displayName: is missing"),
         ("", "labels", {"labels": {"Team": "x"}}, "labels"),
     ],
@@ -290,8 +290,8 @@ def test_an_export_into_the_models_own_folder_ends(vertex: Service) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"exportFormatId": "tf-js"}, '"tf-js" is not supported; use custom-trained'),
-        ({"exportFormatId": "custom-trained"}, '"" is no folder in a bucket'),
+        ({"exportFormatId": "tf-js"}, '"tf-js" isn\'t supported; use custom-trained'),
+        ({"exportFormatId": "custom-trained"}, '"" isn\'t a folder in a bucket'),
     ],
 )
 def test_an_export_that_cannot_be_made_is_refused(vertex: Service, config: Json, words: str) -> None:

@@ -180,7 +180,7 @@ def test_data_that_is_not_there_fails_the_pipeline_before_a_job_starts(service: 
     data = {"dataset_id": service.datasets.create(PARENT, rows)["name"].rpartition("/")[2]}
     ended = service.ended(service.pipelines.create(PARENT, pipeline(input_data_config=data))["name"])
     assert ended["state"] == "PIPELINE_STATE_FAILED"
-    assert "gs://b/rows.csv is not in the local buckets" in ended["error"]["message"]
+    assert "gs://b/rows.csv isn't in the local buckets" in ended["error"]["message"]
     assert service.store.list(PARENT, "customJobs") == []
 
 

@@ -83,8 +83,8 @@ def test_a_sample_may_be_a_list_and_come_from_standard_input(folder: Path) -> No
 @pytest.mark.parametrize(
     ("behaves", "fault"),
     [
-        ("ends", "the container ended with exit code 1 before it was healthy; see its lines"),
-        ("short", 'answers no {"predictions": [...]} of 2, one for an instance'),
+        ("ends", "the container exited with code 1 before it was healthy; see its output above"),
+        ("short", 'the response isn\'t {"predictions": [...]} with 2 predictions, one for each instance'),
         ("refuses", ":predict: 422: not such numbers"),
     ],
 )
@@ -129,7 +129,10 @@ def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--command", "no-such-program"], "no-such-program: cannot be started (No such file or directory)\n"),
+        (
+            ["--command", "no-such-program"],
+            "no-such-program: the command can't be started (No such file or directory)\n",
+        ),
         ([], "there is no trainer/serving.py here to serve the model; name a server with --command\n"),
     ],
 )

@@ -708,7 +708,7 @@ def test_a_search_that_is_run_again_goes_on_after_its_finished_trials(
     assert {trial["customJob"] for trial in again["trials"]} == {
         job["name"] for job in resources(tmp_path, "customJobs")
     }
-    assert "trials that an earlier run has ended: 2; --fresh starts over" in said
+    assert "trials completed by an earlier run: 2; to start over, use --fresh" in said
     assert [(row[0], row[1] == row[2], row[3].rstrip(",")) for row in rows(said)] == [
         (id, True, "succeeded") for id in "1234"
     ]
@@ -717,8 +717,8 @@ def test_a_search_that_is_run_again_goes_on_after_its_finished_trials(
 
     other = [{**RATE, "doubleValueSpec": {"minValue": 0.1, "maxValue": 2}}]
     _, refused = finish(start(ONCE, study={"parameters": other}, **counts))
-    assert "tuning.yaml: the search was changed: " in refused
-    assert "parameters; add --fresh to forget its trials, or undo that" in refused
+    assert "tuning.yaml: these fields of the study have changed: " in refused
+    assert "parameters; undo the change, or add --fresh to delete the earlier trials" in refused
     finish(start(ONCE, "--fresh", study={"parameters": other}, **counts))
     assert started.read_text() == "123341234"
 
@@ -728,8 +728,8 @@ def test_a_search_does_not_begin_in_the_output_folder_of_something_else(
 ) -> None:
     (tmp_path / ".vertex/gcs/b/run/model").mkdir(parents=True)
     _, refused = finish(start("", maxTrialCount=2, parallelTrialCount=1))
-    told = "an earlier run, but not of a search named tuning, is in .vertex/gcs/b/run; add --fresh to forget it"
-    assert refused.splitlines()[-1] == f"tuning.yaml: {told}"
+    told = ".vertex/gcs/b/run contains the output of a run that isn't tuning job tuning"
+    assert refused.splitlines()[-1] == f"tuning.yaml: {told}; to delete that output, add --fresh"
 
 
 def test_a_trial_is_stopped_early_for_what_trials_of_the_run_before_reported(

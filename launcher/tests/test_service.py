@@ -520,7 +520,7 @@ def test_a_refused_request_is_a_line_on_the_terminal(vertex: Service) -> None:
     vertex.call("POST", JOBS, custom_job(*FOREVER, name=""))
     vertex.call("GET", f"/v1/{PARENT}/endpoints?pageSize=7")
     vertex.call("GET", "/storage/v1/b/b/o/none")  # a client looks whether an object is there
-    lines = [line.partition("refused: ")[2] for line in (vertex.folder / "service.log").read_text().splitlines()]
+    lines = [line.partition("rejected: ")[2] for line in (vertex.folder / "service.log").read_text().splitlines()]
     assert f"POST {JOBS} 400 INVALID_ARGUMENT: displayName: is missing" in lines
     assert f"GET /v1/{PARENT}/endpoints 404 NOT_FOUND: the local Vertex has no endpoints" in lines
     assert not [line for line in lines if "o/none" in line]
@@ -603,7 +603,7 @@ def test_a_damaged_file_is_skipped_and_named(tmp_path: Path) -> None:
         assert vertex.call("GET", JOBS) == (200, {"customJobs": []})
         said = (tmp_path / "service.log").read_text()
     for id, text in files.items():
-        assert f"left out .vertex/{name}{id}.json: it is no resource; remove it" in said
+        assert f"skipped .vertex/{name}{id}.json: the file isn't a resource; remove the file" in said
         assert (folder / f"{id}.json").read_text() == text
 
 
@@ -613,6 +613,6 @@ def test_two_services_do_not_share_a_folder(vertex: Service) -> None:
     second = subprocess.run(command, cwd=vertex.folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert second.returncode == 1
     assert second.stderr.strip() == (
-        f".vertex: the local Vertex at {vertex.endpoint} (process {vertex.process.pid}) works here;"
-        " stop it, or choose another folder with --state-dir"
+        f".vertex: the local Vertex at {vertex.endpoint} (process {vertex.process.pid}) uses this folder;"
+        " stop it, or use another folder with --state-dir"
     )

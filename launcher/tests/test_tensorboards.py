@@ -171,10 +171,10 @@ LOSS: Any = {"valueType": "SCALAR", "values": [{"step": 1, "scalar": {"value": 1
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"valueType": "TENSOR"}, "timeSeriesData[1].valueType: is not that of the time series; write SCALAR"),
-        ({"values": [{"step": 1}]}, "timeSeriesData[1].values[0]: has no scalar; write one"),
+        ({"valueType": "TENSOR"}, "timeSeriesData[1].valueType: doesn't match the time series; use SCALAR"),
+        ({"values": [{"step": 1}]}, "timeSeriesData[1].values[0]: has no scalar; add it"),
         ({"values": [{"stp": 1}]}, 'no field named "stp"'),
-        ({"values": LOSS["values"] * 5000}, "timeSeriesData: has 5001 points; write at most 5000 at once"),
+        ({"values": LOSS["values"] * 5000}, "timeSeriesData: has 5001 points; send at most 5000 in one request"),
         ({"tensorboardTimeSeriesId": "x"}, "timeSeries/x does not exist"),
     ],
 )
@@ -194,12 +194,12 @@ def test_a_write_that_does_not_fit_is_refused_whole(
 @pytest.mark.parametrize(
     ("method", "address", "body", "message"),
     [
-        ("GET", "{series}:read?maxDataPoints=20000", None, 'maxDataPoints: "20000" is no count of points'),
-        ("GET", "{series}:read?filter=loss>1", None, '"loss" is not a field'),
-        ("GET", "{board}:batchRead?timeSeries=elsewhere", None, "timeSeries: elsewhere is not in projects/"),
-        ("POST", "{run}/timeSeries", {"displayName": "x"}, "valueType: is missing; write one of SCALAR, "),
-        ("POST", "{experiment}/runs:batchCreate", {"requests": [{"parent": "x"}]}, "requests[0].parent: is not in "),
-        ("POST", "{experiment}:write", {"writeRunDataRequests": [{}]}, "[0].tensorboardRun: is not in "),
+        ("GET", "{series}:read?maxDataPoints=20000", None, 'maxDataPoints: "20000" isn\'t a valid number'),
+        ("GET", "{series}:read?filter=loss>1", None, '"loss" isn\'t a field'),
+        ("GET", "{board}:batchRead?timeSeries=elsewhere", None, "timeSeries: elsewhere isn't in projects/"),
+        ("POST", "{run}/timeSeries", {"displayName": "x"}, "valueType: is missing; use one of SCALAR, "),
+        ("POST", "{experiment}/runs:batchCreate", {"requests": [{"parent": "x"}]}, "requests[0].parent: isn't in "),
+        ("POST", "{experiment}:write", {"writeRunDataRequests": [{}]}, "[0].tensorboardRun: isn't in "),
     ],
 )
 def test_a_request_that_cannot_be_served_is_one_sentence(

@@ -145,7 +145,7 @@ for create in (series, aiplatform.Endpoint.create):
 """
     kinds = "tabular_1.0.0.yaml, image_1.0.0.yaml, text_1.0.0.yaml"
     assert said(vertex, code) == [
-        f"InvalidArgument metadataSchemaUri: the local Vertex has only datasets of {kinds}",
+        f"InvalidArgument metadataSchemaUri: the local Vertex supports only datasets of {kinds}",
         "NotFound the local Vertex has no endpoints",
     ]
 
@@ -191,7 +191,7 @@ except urllib.error.HTTPError as error:
 """
     (line,) = said(vertex, code)
     assert line.startswith("501 ")
-    assert "bigquery.googleapis.com is not on this machine, and replicas here never reach Google Cloud" in line
+    assert "bigquery.googleapis.com isn't available locally, and local replicas can't reach Google Cloud" in line
     assert not [host for host in recorder[1] if "bigquery" in host]
 
 

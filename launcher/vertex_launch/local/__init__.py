@@ -1,1 +1,1 @@
-"""The local Vertex: runs a job's replicas as processes of this machine, under the service's contract."""
+"""The local Vertex: runs a job's replicas as processes on this machine, with the same contract as Vertex AI."""

@@ -1,4 +1,4 @@
-"""The record that `run` writes of its job, in the service's form: a service in the same folder shows it."""
+"""The job resource that `run` writes, so that a local Vertex with the same state folder can show the job."""
 
 import contextlib
 import re
@@ -50,19 +50,19 @@ class JobRecord:
             self.fail(outcome.status, f"{outcome.message}\nLogs: {self.logs}")
 
     def fail(self, status: str, message: str) -> None:
-        """Write that the job was cancelled or has failed, by the name of a google.rpc.Code."""
+        """Record that the job was canceled or failed; `status` is the name of a google.rpc.Code."""
         state = "CANCELLED" if status == "CANCELLED" else "FAILED"
         self._update(state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
 
     def _update(self, **fields: Any) -> None:
         self._resource |= {**fields, "updateTime": now()}
-        with contextlib.suppress(OSError):  # a full disk does not end the job
+        with contextlib.suppress(OSError):  # a full disk doesn't stop the job
             resource_file.write(self._file, self._resource)
 
 
 @contextlib.contextmanager
 def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
-    """Yield the record of a job that runs in the block; if an exception ends the block, the record says so."""
+    """Yield the record of a job that runs in the block. If the block fails, the record contains the error."""
     record = JobRecord(job, context)
     with contextlib.closing(record.journal):
         try:

@@ -1,4 +1,4 @@
-"""Runs a search on this machine without the service."""
+"""Run a hyperparameter tuning job on this machine without starting a server."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -22,18 +22,18 @@ from vertex_launch.local.views.jobs import reports
 
 
 class Searched(NamedTuple):
-    """A search that has ended, and the custom jobs of its trials, perhaps among others."""
+    """An ended tuning job and all custom jobs, including the jobs of its trials."""
 
     search: Resource
     runs: Sequence[Resource]
 
 
 def run(message: HyperparameterTuningJob, job: Job, context: Context, console: Console, fresh: bool) -> Searched:
-    """Run a search to its end, as the service would; returns the search and its trials' jobs.
+    """Run a tuning job to its end, as Vertex AI does. Return the ended tuning job and all custom jobs.
 
-    Each trial runs `job`. A search of the same name and output folder that was stopped goes on, unless `fresh` empties
-    that folder. Raises FaultError where a service holds the state folder, to which the search can be sent, where it
-    would refuse the search, and where the earlier search had another study.
+    Each trial runs `job`. If `fresh` is set, empty the output folder first. Otherwise, continue a stopped tuning job
+    with the same name and output folder. Raises FaultError if a local Vertex uses the state folder, the tuning job
+    isn't valid, or the earlier tuning job has a different study.
     """
     parent = context.settings.parent
     vertex = Vertex(context)
@@ -42,7 +42,7 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
             empty_output(job, context.state_dir)
         earlier = {} if fresh else _earlier(vertex.store.list(parent, COLLECTION), message, job, context.state_dir)
         if done := [trial for trial in earlier.get("trials", ()) if trial["state"] == "SUCCEEDED"]:
-            console.print(f"trials that an earlier run has ended: {len(done)}; --fresh starts over", style="dim")
+            console.print(f"trials completed by an earlier run: {len(done)}; to start over, use --fresh", style="dim")
         with signals_as_exceptions(), reports(vertex.store, vertex.jobs, console):
             created = vertex.tunings.create(parent, message, earlier)
             ended = vertex.store.wait(created["name"], lambda job: job["state"] in ENDED)
@@ -54,9 +54,9 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
 
 
 def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job: Job, state_dir: StateDir) -> Resource:
-    """Return the last search of this name and output folder, {} if there is none.
+    """Return the last tuning job with this name and output folder, or {} if it doesn't exist.
 
-    Raises FaultError if it had another study, or if there is none and something else is in the output folder.
+    Raises FaultError if that tuning job's study differs, or if the output folder contains another job's files.
     """
     wanted = as_json(message)
     name, folder, study = wanted["displayName"], output_folder(wanted), wanted["studySpec"]
@@ -64,10 +64,10 @@ def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job
     last = next(same, {})
     output = local_folder(job, state_dir)
     if not last and output and output.exists() and any(output.iterdir()):
-        fault = f"an earlier run, but not of a search named {name}, is in {shown(output)}"
-        raise FaultError(f"{job.origin}: {fault}; add --fresh to forget it")
+        fault = f"{shown(output)} contains the output of a run that isn't tuning job {name}"
+        raise FaultError(f"{job.origin}: {fault}; to delete that output, add --fresh")
     before = last.get("studySpec", study)
     if changed := [key for key in sorted({*study, *before}) if study.get(key) != before.get(key)]:
-        cure = "add --fresh to forget its trials, or undo that"
-        raise FaultError(f"{job.origin}: the search was changed: {', '.join(changed)}; {cure}")
+        cure = "undo the change, or add --fresh to delete the earlier trials"
+        raise FaultError(f"{job.origin}: these fields of the study have changed: {', '.join(changed)}; {cure}")
     return last

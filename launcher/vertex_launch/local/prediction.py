@@ -1,7 +1,7 @@
-"""An exported model behind its serving container's command, started and asked as Vertex AI does it.
+"""Run a model's serving container command locally and send prediction requests as Vertex AI does.
 
-Source of routes, variables and the forms of request and answer: Vertex AI, "Custom container requirements for
-inference".
+Source of the routes, the variables, and the request and response formats: Vertex AI, "Custom container requirements
+for inference".
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from vertex_launch.job.state_dir import StateDir
 from vertex_launch.local.running import host, hosts
 
 COMMAND = (sys.executable, "-m", "trainer.serving")
-ROUTE = "/v1/endpoints/local/deployedModels/local"  # the service's, unless the model's upload names others
-READY_SECONDS = 300.0  # for the model to be loaded
-ANSWER_SECONDS = 60.0  # for one request
-GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+ROUTE = "/v1/endpoints/local/deployedModels/local"  # Vertex AI's default; a model upload can specify other routes
+READY_SECONDS = 300.0  # the time limit for loading the model
+ANSWER_SECONDS = 60.0  # the time limit for one request
+GRACE_SECONDS = 5.0  # the time between SIGTERM and SIGKILL
 POLL_SECONDS = 0.1
-LONGEST = 1_500_000  # bytes of a request to a public endpoint; Source: Vertex AI, "Quotas and limits"
+LONGEST = 1_500_000  # the maximum request size of a public endpoint, in bytes. Source: Vertex AI, "Quotas and limits"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A serving container that is ready."""
+    """A serving container that is ready for requests."""
 
-    route: str  # of its health
+    route: str  # the health route
     process: "subprocess.Popen[bytes]"
     session: requests.Session
 
@@ -43,21 +43,21 @@ class Endpoint:
         return f"{self.route}:predict"
 
     def ask(self, request: Mapping[str, Any]) -> list[Any]:
-        """The predictions, one for each instance; raises FaultError for any other answer."""
+        """Return the predictions, one for each instance. Raises FaultError for any other response."""
         try:
             answer = self.session.post(self.predict, json=request, timeout=ANSWER_SECONDS)
             content = answer.json()
         except requests.JSONDecodeError:
-            raise FaultError(f"{self.predict}: answers {answer.status_code} without JSON") from None
+            raise FaultError(f"{self.predict}: the response (HTTP {answer.status_code}) isn't JSON") from None
         except requests.RequestException as error:
-            raise FaultError(f"{self.predict}: does not answer ({type(error).__name__}); see its lines") from None
+            raise FaultError(f"{self.predict}: no response ({type(error).__name__}); see the output above") from None
         table = content if isinstance(content, dict) else {}
         if answer.status_code != 200:
             raise FaultError(f"{self.predict}: {answer.status_code}: {table.get('error', content)}")
         predictions = table.get("predictions")
         if not isinstance(predictions, list) or len(predictions) != len(request["instances"]):
-            wanted = f'{{"predictions": [...]}} of {len(request["instances"])}, one for an instance'
-            raise FaultError(f"{self.predict}: answers no {wanted}")
+            wanted = f'{{"predictions": [...]}} with {len(request["instances"])} predictions, one for each instance'
+            raise FaultError(f"{self.predict}: the response isn't {wanted}")
         return predictions
 
 
@@ -65,9 +65,10 @@ class Endpoint:
 def serving(
     model: Path, environ: Mapping[str, str], state_dir: StateDir, command: Sequence[str] = COMMAND
 ) -> Iterator[Endpoint]:
-    """A container of the model, stopped at the end of the block; of the shell's `environ` it gets little, as there.
+    """Run the model's serving container until the end of the block.
 
-    Raises FaultError where it ends, or does not become healthy in time.
+    As on Vertex AI, the container gets only a few of the shell's environment variables.
+    Raises FaultError if the container exits, or isn't healthy in time.
     """
     (address,) = hosts.free_addresses(1)
     variables = host.image_environment(environ, state_dir, "prediction") | {
@@ -81,10 +82,10 @@ def serving(
             command, env=variables, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
         )
     except OSError as error:
-        raise FaultError(f"{command[0]}: cannot be started ({error.strerror})") from None
+        raise FaultError(f"{command[0]}: the command can't be started ({error.strerror})") from None
     try:
         session = requests.Session()
-        session.trust_env = False  # a proxy would look for this address on its own machine
+        session.trust_env = False  # a proxy would look for this local host and port on its own machine
         endpoint = Endpoint(f"http://{address}{ROUTE}", process, session)
         _wait(endpoint)
         yield endpoint
@@ -94,20 +95,20 @@ def serving(
 
 
 def _wait(endpoint: Endpoint) -> None:
-    """Wait until the health route answers with 200, as the service does before it sends a request."""
+    """Wait until the health route returns 200, as Vertex AI does before it sends a request."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if (code := endpoint.process.poll()) is not None:
-            raise FaultError(f"the container ended with exit code {code} before it was healthy; see its lines")
+            raise FaultError(f"the container exited with code {code} before it was healthy; see its output above")
         with contextlib.suppress(requests.RequestException):
             if endpoint.session.get(endpoint.route, timeout=POLL_SECONDS * 10).status_code == 200:
                 return
         time.sleep(POLL_SECONDS)
-    raise FaultError(f"GET {ROUTE} did not answer with 200 within {READY_SECONDS:g} s; is that its health route?")
+    raise FaultError(f"GET {ROUTE} didn't return 200 within {READY_SECONDS:g} s; check the container's health route")
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Send SIGTERM to the command, as to process 1 of a container, and after the grace time SIGKILL to all."""
+    """Send SIGTERM to the command, as to a container's process 1. After a grace time, send SIGKILL to its group."""
     try:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""The file of a resource: .vertex/projects/P/locations/L/customJobs/ID.json for the resource of that name."""
+"""The JSON file of a resource, such as .vertex/projects/P/locations/L/customJobs/ID.json."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from vertex_launch.untrusted.regular_file import read_regular
 
 
 def write(file: Path, resource: Mapping[str, Any]) -> None:
-    """Write a resource; who reads meanwhile sees the old or the new one, never a part."""
+    """Write a resource atomically: a concurrent reader gets either the old or the new version."""
     private(file.parent)
     part = file.with_suffix(".part")
     with open(part, "w", encoding="utf-8", opener=private_file) as written:
@@ -23,7 +23,7 @@ def write(file: Path, resource: Mapping[str, Any]) -> None:
 
 
 def read(file: Path, name: str) -> dict[str, Any] | None:
-    """The resource of this name; None if the file holds none."""
+    """Return the resource with this name, or None if the file doesn't contain the resource."""
     try:
         resource = jsons.loads(read_regular(file))
     except (OSError, ValueError):
@@ -32,10 +32,10 @@ def read(file: Path, name: str) -> dict[str, Any] | None:
 
 
 def moment(seconds: float) -> str:
-    """Return a time in seconds since 1970, as the API writes it."""
+    """Return a time, given in seconds since 1970, in the API's format."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def now() -> str:
-    """Return the current time, as the API writes it."""
+    """Return the current time in the API's format."""
     return moment(time.time())

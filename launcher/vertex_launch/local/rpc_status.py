@@ -1,8 +1,8 @@
-"""Statuses of requests and jobs that failed, by the names of google.rpc.Code."""
+"""The statuses of failed requests and jobs, named as in google.rpc.Code."""
 
 from typing import Any
 
-# Status -> HTTP status and google.rpc.Code. Source: googleapis, google/rpc/code.proto.
+# Status -> HTTP status and number in google.rpc.Code. Source: googleapis, google/rpc/code.proto.
 STATUSES = {
     "CANCELLED": (499, 1),
     "INVALID_ARGUMENT": (400, 3),
@@ -16,10 +16,10 @@ STATUSES = {
     "UNIMPLEMENTED": (501, 12),
     "INTERNAL": (500, 13),
     "UNAVAILABLE": (503, 14),
-    "CONDITION_NOT_MET": (412, 9),  # Cloud Storage's own; Vertex AI has no such status
+    "CONDITION_NOT_MET": (412, 9),  # only Cloud Storage has this status
 }
 
 
 def rpc_status(status: str, message: str) -> dict[str, Any]:
-    """A resource's `error` field, a google.rpc.Status."""
+    """Return the value of a resource's `error` field, a google.rpc.Status."""
     return {"code": STATUSES[status][1], "message": message}

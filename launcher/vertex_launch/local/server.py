@@ -1,4 +1,4 @@
-"""The local Vertex as a server: Vertex AI's v1 REST API and Cloud Logging's, over what the other modules do."""
+"""The local Vertex as a server for the REST APIs of Vertex AI, Cloud Logging and Cloud Storage."""
 
 import os
 import re
@@ -37,21 +37,23 @@ from vertex_launch.local.views.jobs import reports
 from vertex_launch.local.wire.wire import TOKEN
 from vertex_launch.rules.region_and_output import REGION_NAME
 
-# gcloud beta and alpha use v1beta1, the REST clients of Google ui for operations and locations; all are the same here.
+# The gcloud beta and alpha commands use v1beta1. Google's REST clients use "ui" for operations and locations. The local
+# Vertex serves the same API under every prefix.
 V1 = "/(?:v1|v1beta1|ui)"
 AT = f"{V1}/{{parent:parent}}"
 LOCATIONS = f"{V1}/projects/{{project}}/locations"
-LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds; no job lives longer
-RUNS_SECONDS = 0.5  # between two looks at what the command `run` has written
-LEAVE_SECONDS = 2  # for requests under way at the end; a client may never finish its own
-INTRODUCTION = Path(__file__).with_name("introduction.txt")  # what a person pastes to use the service
-ADDRESS = "127.0.0.1"  # never another: a client can run any program here
+LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds, the maximum duration of a job
+RUNS_SECONDS = 0.5  # the interval at which the files that the command `run` writes are read
+LEAVE_SECONDS = 2  # the time that open requests have at shutdown; a client might never finish its request
+INTRODUCTION = Path(__file__).with_name("introduction.txt")  # the commands that a user pastes to use the server
+ADDRESS = "127.0.0.1"  # never another host: a client can run any program on this machine
 
 
 class Vertex:
-    """All that the API serves, with its state in the folder; without an endpoint, for no client. Raises FaultError.
+    """All resources and routes of the local Vertex. Without an endpoint, only this process can use the resources.
 
-    A method of the API takes a call and the parts of its address; it returns JSON or raises ApiError.
+    Each API method takes a call and the parts of the URL path, and returns JSON or raises ApiError. Raises FaultError
+    if the state folder isn't usable.
     """
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
@@ -72,14 +74,14 @@ class Vertex:
         self._methods |= self._operations.methods()
 
     def close(self) -> None:
-        """Stop what runs; returns when no process is left."""
+        """Stop all jobs, and return when no process is left."""
         self.tunings.close()
         self.pipelines.close()
         self.jobs.close()
         self.store.close()
 
     def routes(self) -> list[Route]:
-        """Return the routes of both APIs, of the page and of the shells."""
+        """Return the routes of the APIs, the web page and the interactive shells."""
         named = self._projects.translated
         resources = named(self.resource)
         return [
@@ -89,7 +91,7 @@ class Vertex:
             ("POST", "/v2/entries:list", named(lambda call: logs.list_entries(self.store, call.json()))),
             ("POST", "/v2/entries:write", named(lambda call: logs.write_entries(self.store, call.json()))),
             ("POST", "/control/{id}/{action}", self.disturb),
-            ("POST", "/token", lambda call: TOKEN),  # whatever key a replica has, it gets this token
+            ("POST", "/token", lambda call: TOKEN),  # the same token for every service account key
             *self._projects.routes(),
             *GcsApi(self.store.state_dir.buckets).routes(),
             *page.routes(self.store, self.jobs),
@@ -97,7 +99,7 @@ class Vertex:
         ]
 
     def resource(self, call: Call, parent: str, below: str) -> Any:
-        """Answer a method on a collection or on a resource in it, with or without a verb behind it."""
+        """Call the method for a collection or a resource. The path can end with a custom verb such as :cancel."""
         path, colon, verb = below.partition(":")
         address = "/".join("*" if i % 2 else part for i, part in enumerate(path.split("/")))
         act = self._methods.get(f"{call.method} {OPERATION.sub('', address)}{colon}{verb}")
@@ -113,42 +115,42 @@ class Vertex:
     def _refusal(self, method: str, below: str) -> ApiError:
         collection, collections = re.split("[/:]", below)[0], ", ".join(self._collections)
         if collection in self._collections:
-            fault = f"{method} {below} is not covered by the local Vertex, which has {collections}"
+            fault = f"the local Vertex doesn't support {method} {below}; its collections are {collections}"
             return ApiError("UNIMPLEMENTED", fault)
         return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {collections}")
 
     def locations(self, call: Call, project: str) -> Any:
-        """List the regions of the catalogue; this service takes the requests of all regions."""
+        """List the regions in the catalog. The local Vertex accepts requests for every region."""
         return {"locations": [self.location(call, project, region) for region in catalog.standard().regions]}
 
     def location(self, call: Call, project: str, location: str) -> Any:
         if not REGION_NAME.fullmatch(location):
-            raise ApiError("NOT_FOUND", f'there is no location "{location}"; use a region such as us-central1')
+            raise ApiError("NOT_FOUND", f'location "{location}" doesn\'t exist; use a region such as us-central1')
         return {"name": f"projects/{project}/locations/{location}", "locationId": location}
 
     def disturb(self, call: Call, id: str, action: str) -> Any:
-        """Cause a fault in one replica of a job; an extension to Google's API."""
+        """Simulate a fault in one replica of a job. This method extends Google's API."""
         body = call.json()
         replica, seconds = body.get("replica"), body.get("seconds", 0)
-        actions = [one for one in get_args(Action) if one not in IN_PYTHON]  # those must be known before the start
+        actions = [one for one in get_args(Action) if one not in IN_PYTHON]  # these must be set before the start
         if action not in actions:
-            raise ApiError("NOT_FOUND", f'there is no action "{action}"; use {", ".join(actions)}')
+            raise ApiError("NOT_FOUND", f'action "{action}" doesn\'t exist; use {", ".join(actions)}')
         if not isinstance(replica, str):
-            raise invalid([Finding("replica", "is not text", "write a name such as workerpool0-0")])
+            raise invalid([Finding("replica", "isn't a string", "use a name such as workerpool0-0")])
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST_DISTURBANCE:
-            raise invalid([Finding("seconds", f"is not a number from 0 to {LONGEST_DISTURBANCE}", "write one")])
+            raise invalid([Finding("seconds", f"isn't a number from 0 to {LONGEST_DISTURBANCE}", "change it")])
         jobs = {id_of(job["name"]): job for job in self.store.all("customJobs")}
         if id not in jobs:
             running = ", ".join(key for key, job in jobs.items() if job["state"] == "JOB_STATE_RUNNING")
-            cure = f"those that run are {running}" if running else "no job runs now"
-            raise ApiError("NOT_FOUND", f'there is no custom job "{id}"; {cure}')
+            cure = f"the running jobs are {running}" if running else "no job is running"
+            raise ApiError("NOT_FOUND", f'custom job "{id}" doesn\'t exist; {cure}')
         self.jobs.disturb(jobs[id]["name"], cast(Action, action), replica, float(seconds))
         return {}
 
 
 def serve(context: Context, port: int, console: Console) -> None:
-    """Serve until Ctrl-C or SIGTERM; then stop every job. Raises FaultError for a folder or a port not to be used."""
-    import uvicorn  # a search that `run` starts needs no server
+    """Serve until Ctrl-C or SIGTERM, then stop every job. Raises FaultError if the folder or the port isn't usable."""
+    import uvicorn  # imported late because tuning jobs that `run` starts don't need a server
 
     listener = _listener(port)
     endpoint = f"http://{ADDRESS}:{listener.getsockname()[1]}"
@@ -157,10 +159,10 @@ def serve(context: Context, port: int, console: Console) -> None:
     console.print(introduction, markup=False, highlight=False)
     isolated = isolation(context.state_dir.buckets)
     if not isolated.layered:
-        kind, place = ("overlays", "") if isolated.mounts else ("mounts", ", buckets at $GCS_MOUNT alone")
-        console.print(f"This system permits no {kind}: jobs write into this folder{place}", style="yellow")
+        kind, place = ("overlays", "") if isolated.mounts else ("mounts", ", with buckets only under $GCS_MOUNT")
+        console.print(f"This system doesn't permit {kind}: jobs write into this folder{place}", style="yellow")
     for path in vertex.store.unreadable:
-        console.print(f"left out {path}: it is no resource; remove it", style="yellow", markup=False)
+        console.print(f"skipped {path}: the file isn't a resource; remove the file", style="yellow", markup=False)
     config = uvicorn.Config(
         Router(vertex.routes(), partial(shell.connect, vertex.jobs.open_shell)),
         log_level="warning",
@@ -175,7 +177,7 @@ def serve(context: Context, port: int, console: Console) -> None:
     except KeyboardInterrupt:
         pass
     finally:
-        console.print("stopping: every job and its processes")
+        console.print("stopping all jobs and their processes")
         vertex.close()
 
 
@@ -184,4 +186,4 @@ def _listener(port: int) -> socket.socket:
         return socket.create_server((ADDRESS, port))
     except OSError as error:
         fault = os.strerror(error.errno or 0)
-        raise FaultError(f"port {port}: cannot be used ({fault}); choose another with --port") from None
+        raise FaultError(f"port {port}: the port can't be used ({fault}); choose another port with --port") from None

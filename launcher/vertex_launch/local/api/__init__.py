@@ -1,1 +1,1 @@
-"""Vertex AI's API and what both APIs share: the router, errors, filters and the store of resources."""
+"""Vertex AI's API, and the parts that all APIs share: the router, errors, filters and the resource store."""

@@ -1,4 +1,4 @@
-"""Collections of resources: the standard methods of Vertex AI's API, so that a new kind of resource is a few lines."""
+"""The standard methods of Vertex AI's API for a collection of resources."""
 
 import functools
 import re
@@ -20,7 +20,7 @@ from vertex_launch.rules.region_and_output import key_name_findings, key_region_
 
 TYPES = "type.googleapis.com/google."
 EMPTY: Resource = {"@type": f"{TYPES}protobuf.Empty"}
-# Fields of all messages that only the service writes. Source: google-cloud-aiplatform 2.7.0, types/, "Output only".
+# The output-only fields of all messages. Source: google-cloud-aiplatform 2.7.0, types/, "Output only".
 OUTPUT_ONLY = (
     *("name", "state", "error", "create_time", "start_time", "end_time", "update_time"),
     *("web_access_uris", "trials", "training_task_metadata", "data_item_count", "metadata_artifact"),
@@ -30,33 +30,33 @@ OUTPUT_ONLY = (
     *("deployed_models", "model_source_info", "original_model_info", "supported_export_formats"),
     *("supported_deployment_resources_types", "supported_input_storage_formats", "supported_output_storage_formats"),
 )
-FOREIGN = re.compile(r"[^\w.-]", re.ASCII)  # what a display name may have and a folder here has not
+FOREIGN = re.compile(r"[^\w.-]", re.ASCII)  # characters that a display name can contain but a local folder name can't
 
-# Takes a request and the name in its address. A result with a "@type" is the response of an operation, one with a
-# "response" is an operation's fields; None stands for {}, after a deletion for EMPTY.
+# A function that takes a request and the resource name in its URL. If the result has a "@type", it is an operation's
+# response. If the result has a "response", it contains an operation's fields. None means {}, or EMPTY after a deletion.
 Act = Callable[[Call, str], Resource | None]
 
 
 class Collection:
-    """Resources of one kind, kept in the store. A subclass says what is special about them, and how to create them.
+    """The resources of one kind in the store. A subclass defines their special behavior and how to create them.
 
-    A method that takes the name of a resource raises ApiError NOT_FOUND if there is none.
+    A method that takes a resource name raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
-    collection: str  # of the names: customJobs, or tensorboards/*/experiments where they lie below others
+    collection: str  # the collection in the names: customJobs, or tensorboards/*/experiments for nested resources
     message: Any  # the type of a resource
-    long_running = False  # whether an operation answers `create`
-    takes_ids = False  # whether a client may choose a new resource's id
-    verbs: tuple[str, ...] = ("GET", "POST", "DELETE")  # HTTP methods that clients may use
-    output_only: tuple[str, ...] = OUTPUT_ONLY  # fields that clients cannot set
-    hidden: tuple[str, ...] = ()  # fields of ours, which clients may filter by and never see
+    long_running = False  # whether `create` returns a long-running operation
+    takes_ids = False  # whether a client can choose the id of a new resource
+    verbs: tuple[str, ...] = ("GET", "POST", "DELETE")  # the HTTP methods that clients can use
+    output_only: tuple[str, ...] = OUTPUT_ONLY  # the fields that clients can't set
+    hidden: tuple[str, ...] = ()  # internal fields that clients can filter by but can't read
     create: Callable[..., Resource]
 
     def __init__(self, store: Store) -> None:
         self._store, self._buckets = store, store.state_dir.buckets
 
     def methods(self) -> dict[str, Act]:
-        """Return the methods by HTTP method and address, in which * stands for an id."""
+        """Return the methods, keyed by HTTP method and path. A * in the path matches any id."""
         listed, member = self.collection, f"{self.collection}/*"
         methods: dict[str, Act] = {
             f"GET {listed}": lambda call, name: self.page(call, self.list(name.rpartition("/")[0])),
@@ -69,7 +69,7 @@ class Collection:
         return served | {f"POST {member}:testIamPermissions": self._permissions}
 
     def _permissions(self, call: Call, name: str) -> Resource:
-        """Answer which of these permissions the caller has: all, as an account may do everything here."""
+        """Return all requested permissions, because every account has every permission."""
         self.get(name)
         return {"permissions": call.json().get("permissions") or call.query.getlist("permissions")}
 
@@ -77,18 +77,18 @@ class Collection:
         return self._store.get(name)
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List the newest first; the parent need not exist, as a job's TensorBoard may exist only in Google Cloud."""
+        """List the resources, newest first. The parent needn't exist: a job's TensorBoard may be only in the cloud."""
         return self._store.list(parent, self.collection.rpartition("/")[2])
 
     def delete(self, name: str) -> None:
         self._store.delete(name)
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Replace some fields, or remove those that are None."""
+        """Replace the given fields, and remove fields with the new value None."""
         return self._store.update(name, **changed, etag=self._store.new_id())
 
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
-        """Return one page of a list, by the call's parameters."""
+        """Return one page of a list, selected by the call's parameters."""
         shown, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
         key = f"{field_of(self.message).removesuffix('s')}s"
         return {key: self._shown(call, shown)} | ({"nextPageToken": token} if token else {})
@@ -100,42 +100,42 @@ class Collection:
         return self.typed(self.create(name.rpartition("/")[0], message, **ids))
 
     def typed(self, resource: Resource) -> Resource:
-        """Return the public fields, with the "@type" for which an operation answers, if one does."""
+        """Return the public fields. Add a "@type" if an operation wraps the resource."""
         kind = self.message.pb().DESCRIPTOR.full_name.removeprefix("google.")
         shown = {key: value for key, value in resource.items() if key in fields(self.message)}
         return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
 
     def _updated(self, call: Call, name: str) -> Resource:
-        """Replace the fields in the mask or, without a mask, those in the body."""
+        """Replace the fields that the mask lists or, without a mask, the fields in the body."""
         message = without_output(read_message(call, self.message), self.output_only)
         refuse(labels.of_all(getattr(message, "labels", {})))
         body = spec.as_json(message)
         named = [camel(field) for field in call.query.get("updateMask", "").split(",") if field]
         if unknown := [field for field in named if field not in fields(self.message)]:
-            raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" is no field of {name}; name whole fields')
+            raise ApiError("INVALID_ARGUMENT", f'updateMask: "{unknown[0]}" isn\'t a field of {name}; use whole fields')
         changed = {field: body.get(field) for field in named or body if field not in map(camel, self.output_only)}
         return self._shown(call, [self.update(name, changed)])[0]
 
     def _shown(self, call: Call, resources: Iterable[Resource]) -> Sequence[Resource]:
-        """Return resources with the fields of a readMask, else all public ones; a field includes those within it."""
+        """Return resources with the fields in the readMask and their subfields, or with all public fields."""
         all_fields, mask = fields(self.message), call.query.get("readMask", "")
         wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field} or {"*"}
-        unknown = [f'"{field}" is not a field of this resource' for field in sorted(wanted - {"*", *all_fields})]
-        refuse(Finding("readMask", fault, "write fields as in name,displayName") for fault in unknown)
+        unknown = [f'"{field}" isn\'t a field of this resource' for field in sorted(wanted - {"*", *all_fields})]
+        refuse(Finding("readMask", fault, "list fields, such as name,displayName") for fault in unknown)
         shown = all_fields if "*" in wanted else wanted
         return [{key: value for key, value in resource.items() if key in shown} for resource in resources]
 
 
 class Records(Collection):
-    """Resources that clients create, change and delete as they like: metadata and TensorBoards."""
+    """The resources that clients can create, change and delete freely, such as metadata and TensorBoards."""
 
     verbs = ("GET", "POST", "PATCH", "DELETE")
-    # Etags are not compared: only over gRPC does the SDK repeat a refused update.
+    # Etags aren't compared, because the SDK retries a rejected update only over gRPC.
     output_only: tuple[str, ...] = ("name", "create_time", "update_time", "etag", "parent_contexts")
     takes_ids = True
 
     def create(self, parent: str, message: Any, id: str = "") -> Resource:
-        """Raises ApiError NOT_FOUND for a parent that is none, or ALREADY_EXISTS."""
+        """Create a resource. Raises ApiError if the parent doesn't exist, or the id is in use."""
         if "/" in self.collection:
             self._store.get(parent)
         etag = self._store.new_id()
@@ -148,18 +148,18 @@ class Records(Collection):
 
 @functools.cache
 def fields(message: Any) -> frozenset[str]:
-    """The fields of a message, in camelCase."""
+    """Return the fields of a message, in camelCase."""
     return frozenset(field.json_name for field in message.pb().DESCRIPTOR.fields)
 
 
 def field_of(message: Any) -> str:
-    """A message's name as a field: tensorboardRun of TensorboardRun."""
+    """Return a message's name as a field name, such as tensorboardRun for TensorboardRun."""
     name = str(message.__name__)
     return name[0].lower() + name[1:]
 
 
 def read_message(call: Call, kind: Any) -> Any:
-    """The body as one of the API's messages; raises ApiError with all its faults."""
+    """Return the body as an API message. Raises ApiError with all findings if the body isn't valid."""
     try:
         document = proto_validation.relaxed(strict_yaml.from_json(call.text()), kind.pb().DESCRIPTOR)
         return spec.read(document, kind)
@@ -168,7 +168,7 @@ def read_message(call: Call, kind: Any) -> Any:
 
 
 def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
-    """Clear, in place, the fields that only the service writes: the message's own and those of a model in it."""
+    """Clear, in place, the output-only fields of a message and of the model in it."""
     pb = type(message).pb(message)
     model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
     for part in (pb, pb.model_to_upload) if model else (pb,):
@@ -179,16 +179,19 @@ def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
 
 
 def key_findings(message: Any, parent: str) -> Findings:
-    """Yield what is wrong with the key that encrypts a new resource; whether it exists, nobody here can know."""
+    """Yield findings about the encryption key of a new resource, without checking that the key exists."""
     if "encryption_spec" in type(message).meta.fields and "encryption_spec" in message:
         key = message.encryption_spec.kms_key_name
         yield from (*key_name_findings(key), *key_region_findings(key, parent.split("/")[3], "resource"))
 
 
 def new_folder(prefix: str, name: str, buckets: Path) -> tuple[str, Path]:
-    """Return address and path of a folder at `prefix` with this name and the time; raises ApiError INVALID_ARGUMENT."""
-    address = f"{prefix.rstrip('/')}/{FOREIGN.sub('_', name)}-{now()[:-4]}Z"  # the documentation has milliseconds
+    """Return the URI and the local path of a new folder under `prefix`, named after `name` and the current time.
+
+    Raises ApiError INVALID_ARGUMENT if `prefix` isn't a folder in a bucket.
+    """
+    address = f"{prefix.rstrip('/')}/{FOREIGN.sub('_', name)}-{now()[:-4]}Z"  # milliseconds, as in the documentation
     folder = object_path(address, buckets)
     if folder is None:
-        raise ApiError("INVALID_ARGUMENT", f'"{prefix}" is no folder in a bucket; write gs://BUCKET/FOLDER')
+        raise ApiError("INVALID_ARGUMENT", f'"{prefix}" isn\'t a folder in a bucket; use gs://BUCKET/FOLDER')
     return address, folder

@@ -1,4 +1,4 @@
-"""The parameter `fields` of both APIs: the parts of an answer that a client wants, as in name,customJobs(name,state).
+"""The `fields` parameter, which selects the parts of a response, for example name,customJobs(name,state).
 
 Source: Google Cloud documentation, "System parameters", and Cloud Storage documentation, "Partial responses", 2026.
 """
@@ -15,15 +15,15 @@ PARAMETERS = ("fields", "$fields")
 TOKEN = re.compile(r"[(),/.]|[^(),/.\s]+")
 NAME = re.compile(r"[\w@$-]+|\*")
 
-Mask = dict[str, Any]  # a mask for each field, * standing for every one; an empty mask wants all
+Mask = dict[str, Any]  # field -> mask of its subfields; * matches every field, and an empty mask selects everything
 
 
 def parse(query: Mapping[str, str]) -> Mask:
-    """Return the mask of a call's parameters; raises ApiError INVALID_ARGUMENT if it cannot be read."""
+    """Return the mask in a call's parameters. Raises ApiError INVALID_ARGUMENT if the mask isn't valid."""
     text = next((query[name] for name in PARAMETERS if query.get(name)), "")
     mask: Mask = {}
-    opened, field = [mask], mask  # the masks in whose parentheses this field stands, and that of the field
-    named = not text  # whether a field has just been named
+    opened, field = [mask], mask  # the masks of the open parentheses, and the mask of the current field
+    named = not text  # whether the last token completed a field
     for token in TOKEN.findall(text):
         name = NAME.fullmatch(token)
         if named == bool(name) or (token == ")" and len(opened) == 1):
@@ -41,7 +41,7 @@ def parse(query: Mapping[str, str]) -> Mask:
 
 
 def selected(answer: Any, mask: Mask) -> Any:
-    """Return the parts of an answer that a mask names; a field that the answer lacks is none."""
+    """Return the parts of a response that a mask selects. Fields that the response doesn't contain are ignored."""
     if isinstance(answer, list) and mask:
         return [selected(item, mask) for item in answer]
     if not isinstance(answer, Mapping) or not mask:
@@ -51,4 +51,4 @@ def selected(answer: Any, mask: Mask) -> Any:
 
 
 def _unreadable(text: str) -> ApiError:
-    return invalid([Finding("fields", f'"{text}" cannot be read', "write it as in name,customJobs(name,state)")])
+    return invalid([Finding("fields", f'"{text}" isn\'t a field mask', "use one such as name,customJobs(name,state)")])

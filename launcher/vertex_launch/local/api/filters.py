@@ -1,8 +1,9 @@
-"""The list calls' parameters: `filter`, `orderBy`, `pageSize` and `pageToken`.
+"""The parameters of list calls: `filter`, `orderBy`, `pageSize` and `pageToken`.
 
-The filter language is AIP-160's, as far as Vertex AI and Cloud Logging document it: comparisons, `:` with `*`,
-AND, OR (which binds tighter), NOT, parentheses, and a blank for AND; metadata adds metadata.FIELD.KIND and the function
-in_context("NAME"). Source: google.aip.dev/160, 2026; google-cloud-aiplatform 2.7.0, types/metadata_service.py.
+The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. It has comparisons, `:` with
+`*`, AND, OR, NOT, and parentheses. A space means AND, and OR binds tighter than AND. Metadata filters also support
+metadata.FIELD.KIND and the function in_context("NAME"). Source: google.aip.dev/160, 2026; google-cloud-aiplatform
+2.7.0, types/metadata_service.py.
 """
 
 import base64
@@ -26,21 +27,21 @@ LAST = "~"  # sorts after every time
 
 
 class Filter(NamedTuple):
-    """A predicate, and bounds of the `timestamp` that a match can have, as the API writes times in UTC."""
+    """A predicate, and bounds on the `timestamp` of a match, as UTC times in the API's format."""
 
     matches: Predicate
     since: str = ""
     until: str = LAST
-    part: str = ""  # of a match as JSON, in small letters; it needs no escape there
+    part: str = ""  # text that the lowercase JSON of a match contains; it needs no escaping in JSON
 
 
 PAGE_SIZE = 100
 LARGEST_PAGE = 1000
-DEPTH = 50  # parentheses and NOTs within each other
+DEPTH = 50  # the maximum nesting of parentheses and NOTs
 LONGEST_FILTER = 20_000  # characters; source: Cloud Logging documentation, "Quotas and limits", 2026
-MOST_ORDERS = 10  # fields to order by; each one sorts the whole list again
+MOST_ORDERS = 10  # the maximum number of fields to order by; each field sorts the whole list again
 
-# Severities of log entries, the lowest first. Source: Cloud Logging API v2, LogSeverity.
+# Severities of log entries, lowest first. Source: Cloud Logging API v2, LogSeverity.
 SEVERITIES = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 BARE = r"""[^\s()=<>:!"']+"""
@@ -50,11 +51,11 @@ TOKEN = re.compile(
 )
 COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
-TIME, PAYLOAD = "timestamp", "jsonPayload"  # of a log entry
+TIME, PAYLOAD = "timestamp", "jsonPayload"  # fields of a log entry
 PLAIN = r"[a-z0-9 ,;:=_+/-]*"  # characters that JSON doesn't escape
 IN_CONTEXT = "inContext"  # a field that only the function in_context("NAME") reads
-METADATA = "metadata"  # a field that holds values of any kind
-# The kinds of a metadata field's value in a filter: types in JSON, form, example.
+METADATA = "metadata"  # a field that contains values of any kind
+# The kinds of metadata values in a filter -> JSON types, text format and example.
 KINDS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
     "number_value": ((int, float), r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", "1.5"),
     "string_value": ((str,), "(?s:.*)", '"text"'),
@@ -63,9 +64,10 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
 
 
 def page(resources: Sequence[Resource], fields: Container[str], /, **query: str) -> tuple[list[Resource], str]:
-    """Return one page of a list, and the token of the next page, "" after the last; raises ApiError INVALID_ARGUMENT.
+    """Return one page of a list, and the token of the next page, which is "" after the last page.
 
-    A client may filter and order by these `fields`, in camelCase; `query` has the call's parameters.
+    A client can filter and order by `fields`, which are in camelCase. `query` contains the call's parameters. Raises
+    ApiError INVALID_ARGUMENT if a parameter isn't valid.
     """
     matches = predicate(query.get("filter", ""), fields)
     ordered = _ordered([resource for resource in resources if matches(resource)], query.get("orderBy", ""), fields)
@@ -76,19 +78,22 @@ def page(resources: Sequence[Resource], fields: Container[str], /, **query: str)
 
 
 def predicate(expression: str, fields: Container[str]) -> Predicate:
-    """Return a filter as a function of a resource; "" matches all. Raises ApiError INVALID_ARGUMENT."""
+    """Return a filter as a function that takes a resource. The filter "" matches every resource.
+
+    Raises ApiError INVALID_ARGUMENT if the filter isn't valid.
+    """
     return parsed(expression, fields).matches
 
 
 def parsed(expression: str, fields: Container[str]) -> Filter:
-    """Read a filter, with the times that it admits; raises ApiError INVALID_ARGUMENT."""
+    """Parse a filter and find its time bounds. Raises ApiError INVALID_ARGUMENT if the filter isn't valid."""
     if len(expression) > LONGEST_FILTER:
         raise _fault("filter", f"has {len(expression)} characters", f"shorten it to {LONGEST_FILTER}")
     return _Parser(expression, fields).parse() if expression.strip() else Filter(lambda resource: True)
 
 
 class _Parser:
-    """A recursive descent over the tokens, with one method for each level of precedence."""
+    """A recursive descent parser with one method for each level of precedence."""
 
     def __init__(self, expression: str, fields: Container[str]) -> None:
         self._expression = expression
@@ -99,8 +104,8 @@ class _Parser:
     def parse(self) -> Filter:
         parsed = self._sequence()
         if self._tokens:
-            fault = f'"{self._expression}" does not end at "{self._tokens[0]}"'
-            raise _fault("filter", fault, "remove it or what is wrong before")
+            fault = f'"{self._expression}" has an unexpected "{self._tokens[0]}"'
+            raise _fault("filter", fault, "remove it, or correct the text before it")
         return parsed
 
     def _sequence(self) -> Filter:
@@ -133,7 +138,7 @@ class _Parser:
         if nested == "NOT":
             return Filter(lambda resource: not inner.matches(resource))
         if not self._take(")"):
-            raise _fault("filter", f'"{self._expression}" lacks a ")"', "add it")
+            raise _fault("filter", f'"{self._expression}" has no closing parenthesis', 'add a ")"')
         return inner
 
     def _comparison(self) -> Filter:
@@ -145,7 +150,7 @@ class _Parser:
             return Filter(self._membership())
         symbol = self._take(":", *COMPARISONS)
         if not symbol:
-            raise _fault("filter", f'after "{field}" must come a comparison', f'write {field}="value"')
+            raise _fault("filter", f'"{field}" has no comparison after it', f'use {field}="value"')
         value = self._text("a value")
         if field.startswith(f"{METADATA}."):
             return Filter(_of_metadata(field, symbol, value))
@@ -155,18 +160,21 @@ class _Parser:
     def _membership(self) -> Predicate:
         context = self._text("a context") if self._take("(") else None
         if context is None or not self._take(")"):
-            cure = 'write in_context("NAME") with the whole name of a context'
-            raise _fault("filter", "in_context is a function", cure)
+            cure = 'use in_context("NAME") with a context\'s full resource name'
+            raise _fault("filter", "in_context needs one argument in parentheses", cure)
         return lambda resource: context in resource.get(IN_CONTEXT, ())
 
     def _take(self, *wanted: str) -> str:
-        """Take the next token if it is one of these, else "" """
+        """Consume and return the next token if it is in `wanted`, or return "" without consuming it."""
         return self._tokens.popleft() if self._tokens and self._tokens[0] in wanted else ""
 
     def _text(self, wanted: str) -> str:
-        """Take the next token, a word, or a text in quotes without them, as in labels."team/name"; raises ApiError."""
+        """Consume the next token, which is text, and return it without quotes, as in labels."team/name".
+
+        Raises ApiError if the next token isn't text.
+        """
         if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
-            raise _fault("filter", f'"{self._expression}" lacks {wanted}', 'write a filter such as display_name="name"')
+            raise _fault("filter", f'"{self._expression}" is missing {wanted}', 'use a filter such as display_name="x"')
         return re.sub(QUOTED, lambda quoted: re.sub(r"\\(.)", r"\1", quoted[0][1:-1]), self._tokens.popleft())
 
 
@@ -179,12 +187,12 @@ def _anywhere(text: str) -> Filter:
 def _tokens(expression: str) -> Iterator[str]:
     for match in TOKEN.finditer(expression.rstrip()):
         if match["other"]:
-            raise _fault("filter", f"cannot be read from character {match.start() + 1}", "quote what stands there")
+            raise _fault("filter", f"has a syntax error at character {match.start() + 1}", "put the text in quotes")
         yield match["symbol"] or match["text"]
 
 
 def _span(symbol: str, text: str) -> tuple[str, str]:
-    """Return the bounds that a comparison with a time sets; whoever is at a bound need not match."""
+    """Return the bounds that a comparison with a time sets. A time equal to a bound might not match."""
     try:
         time = utc(text)
     except ApiError:  # a pattern, such as 2026*
@@ -193,7 +201,7 @@ def _span(symbol: str, text: str) -> tuple[str, str]:
 
 
 def _value(resource: Any, field: str) -> Any:
-    """Return the value of a field such as `labels.team` or `create_time`, None if absent; a label may hold dots."""
+    """Return the value of a field such as `labels.team`, or None if it is absent. A label can contain dots."""
     if not isinstance(resource, Mapping):
         return None
     outer, dot, below = field.partition(".")
@@ -202,19 +210,22 @@ def _value(resource: Any, field: str) -> Any:
 
 
 def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
-    """Compare metadata.FIELD.KIND, which is absent where the value is of another kind."""
+    """Return a comparison with metadata.FIELD.KIND. A value of another kind counts as absent."""
     path, _, kind = field.rpartition(".")
     if path == METADATA or kind not in KINDS:
-        raise _fault("filter", f'"{field}" does not end with a kind of value', f"add one of .{', .'.join(KINDS)}")
+        raise _fault("filter", f'"{field}" doesn\'t end with a value type', f"add one of .{', .'.join(KINDS)}")
     types, form, example = KINDS[kind]
     if (symbol, wanted) != (":", "*") and not re.fullmatch(form, wanted):
-        raise _fault("filter", f'"{wanted}" is no {kind}', f"write such as {field}{symbol}{example}")
+        raise _fault("filter", f'"{wanted}" isn\'t a {kind}', f"use a filter such as {field}{symbol}{example}")
     test = _comparing("=" if symbol == ":" else symbol, wanted, as_text=str in types)
     return lambda resource: test(value if type(value := _value(resource, path)) in types else None)
 
 
 def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[Any], bool]:
-    """Return a comparison with a value: as severities, times, numbers or texts, the first that both sides are."""
+    """Return a function that compares a value with `wanted`, as severities, times, numbers or texts.
+
+    The function uses the first of these types that fits both sides.
+    """
     compare = COMPARISONS[symbol]
     readings: list[tuple[Callable[[Any], Any], Any]] = []
     for read in () if as_text else (SEVERITIES.index, _moment, float):
@@ -235,7 +246,7 @@ def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[
 
 
 def _has(wanted: str, actual: Any) -> bool:
-    """Apply the `:` operator: a map has a key, a list has a member, or a text has a part, in letters of either case.
+    """Apply the `:` operator, which finds a key in a map, a member in a list, or a part of a text in any letter case.
 
     Source: Cloud Logging documentation, "Logging query language", comparison operators, 2026.
     """
@@ -247,21 +258,21 @@ def _has(wanted: str, actual: Any) -> bool:
 
 
 def _like(actual: Any, pattern: str) -> bool:
-    """Whether a value matches a pattern, in which only * has a meaning: any text."""
+    """Return whether a value matches a pattern in which * matches any text."""
     return fnmatch.fnmatchcase(_written(actual), re.sub(r"([\[?])", r"[\1]", pattern))
 
 
 def _written(value: Any) -> str:
-    """Return a value as a filter has it: true for True."""
+    """Return a value as a filter's text, for example "true" for True."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def utc(text: str) -> str:
-    """Return a time as the API writes it; raises ApiError for another text."""
+    """Return a time in the API's format. Raises ApiError if the text isn't a time."""
     try:
         return f"{_moment(text).astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
     except (ValueError, OverflowError):
-        raise _fault(TIME, f'"{text[:50]}" is no time', "write 2026-11-23T12:30:00Z") from None
+        raise _fault(TIME, f'"{text[:50]}" isn\'t a valid time', "use a time such as 2026-11-23T12:30:00Z") from None
 
 
 def _moment(text: str) -> datetime:
@@ -272,25 +283,25 @@ def _moment(text: str) -> datetime:
 def _ordered(resources: list[Resource], order: str, fields: Container[str]) -> list[Resource]:
     clauses = [clause.split() for clause in order.split(",", MOST_ORDERS) if clause.strip()]
     if len(clauses) > MOST_ORDERS:
-        raise _fault("orderBy", f"has more than {MOST_ORDERS} fields", "leave some out")
+        raise _fault("orderBy", f"has more than {MOST_ORDERS} fields", "remove some fields")
     for clause in reversed(clauses):
         if clause[1:] not in ([], ["asc"], ["desc"]):
-            raise _fault("orderBy", f'"{" ".join(clause)}" is not an order', "write it as create_time desc")
+            raise _fault("orderBy", f'"{" ".join(clause)}" isn\'t an order', "use an order such as create_time desc")
         key = functools.partial(_key, field=_checked_field(clause[0], fields, "orderBy"))
         resources = sorted(resources, key=key, reverse=clause[1:] == ["desc"])
     return resources
 
 
 def _checked_field(field: str, fields: Container[str], parameter: str) -> str:
-    """Return the field in camelCase; raises ApiError if the resource has no such field."""
+    """Return the field in camelCase. Raises ApiError if the resource doesn't have the field."""
     first, dot, below = field.partition(".")
     if camel(first) not in fields:
-        raise _fault(parameter, f'"{field}" is not a field of this resource', "write a field such as display_name")
+        raise _fault(parameter, f'"{field}" isn\'t a field of this resource', "use a field such as display_name")
     return f"{camel(first)}{dot}{below}"
 
 
 def _key(resource: Resource, field: str) -> tuple[int, float, str]:
-    """Return a sort key: absent values first, then numbers, then all others as text."""
+    """Return a sort key that orders absent values first, then numbers, then all other values as text."""
     value = _value(resource, field)
     if isinstance(value, int | float):
         return (1, value, "")
@@ -299,21 +310,21 @@ def _key(resource: Resource, field: str) -> tuple[int, float, str]:
 
 def page_size(text: str) -> int:
     if not re.fullmatch("[0-9]{0,9}", text):
-        raise _fault("pageSize", f'"{text}" is not a count', f"write a number from 1 to {LARGEST_PAGE}")
+        raise _fault("pageSize", f'"{text}" isn\'t a whole number', f"use a number from 1 to {LARGEST_PAGE}")
     return min(int(text or 0) or PAGE_SIZE, LARGEST_PAGE)
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Return the index of the page's first resource, after the one that the token names: new ones shift no page."""
+    """Return the index of the resource after the token's resource, so that new resources don't shift the pages."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0
-    except ValueError:  # no base64, no UTF-8, or not in the list
-        raise _fault("pageToken", "belongs to no page of this list any more", "begin again without it") from None
+    except ValueError:  # the token isn't base64 or UTF-8, or the resource isn't in the list
+        raise _fault("pageToken", "doesn't belong to this list", "request the first page, without a token") from None
 
 
 def _identity(resource: Resource) -> str:
-    """Return what a page token names: a resource, or a point of a time series."""
+    """Return the text that identifies a list entry in a page token: a resource's name or a point's step."""
     return str(resource.get("name") or resource.get("step"))
 
 

@@ -1,4 +1,4 @@
-"""HTTP for both APIs of the local Vertex, Vertex AI's and Cloud Storage's: one router, one request, one error."""
+"""The HTTP router, the request type and the error responses for all APIs of the local Vertex."""
 
 import asyncio
 import inspect
@@ -26,34 +26,34 @@ from vertex_launch.local.google import is_google
 from vertex_launch.untrusted import jsons
 from vertex_launch.untrusted.printable import printable
 
-LOG = logging.getLogger(__name__)  # which the service's terminal shows
+LOG = logging.getLogger(__name__)  # the server's terminal shows this log
 
-POLICY_VIOLATION = 1008  # why a websocket is closed. Source: RFC 6455, section 7.4.1
-LARGEST_BODY = 10**6  # bytes, a thousand times a job's; an object's upload is a stream and has no limit
+POLICY_VIOLATION = 1008  # the code for closing a websocket. Source: RFC 6455, section 7.4.1
+LARGEST_BODY = 10**6  # bytes; a job has about 1,000 bytes, and object uploads are streams without a limit
 
-PART = r"(?:(?!%2[Ff])[^/])+"  # of an address, between two slashes
+PART = r"(?:(?!%2[Ff])[^/])+"  # one segment of a path, between two slashes
 PARTS = {
     "": PART,
     "path": f"{PART}(?:/{PART})*",
-    "rest": ".+",  # with slashes, sent as they are or as %2F
-    "object": "[^/]+",  # the only one that may hold a slash, sent as %2F
+    "rest": ".+",  # can contain slashes, plain or as %2F
+    "object": "[^/]+",  # can contain slashes as %2F
     "parent": f"projects/{PART}/locations/{PART}",
 }
 
-# Hosts of Google that this service stands for. A region stands before the name, as in us-central1-aiplatform, or behind
-# it, as in aiplatform.us-central1.rep.
+# The Google hosts that the local Vertex replaces. A region can come before or after the name, as in
+# us-central1-aiplatform and aiplatform.us-central1.rep.
 SERVED = re.compile(
     r"([a-z0-9-]+-)?aiplatform|(aiplatform|storage)\.[a-z0-9-]+\.rep|storage|www|logging|oauth2|cloudresourcemanager"
 )
-XML_API = "/xml"  # before the addresses of Cloud Storage's other API, /BUCKET/OBJECT
+XML_API = "/xml"  # the prefix for the paths of Cloud Storage's XML API, /BUCKET/OBJECT
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request. Its body is read, unless the handler is asynchronous: that one reads the stream."""
+    """One request. The router reads the body, but an asynchronous handler reads the stream itself."""
 
     method: str
-    path: str  # as sent: %2F in an object's name is not a slash
+    path: str  # as sent: %2F in an object's name isn't a slash
     query: QueryParams
     headers: Mapping[str, str]  # names in lower case
     stream: Callable[[], AsyncIterator[bytes]]
@@ -61,39 +61,39 @@ class Call:
 
     @property
     def base(self) -> str:
-        """The address under which the client knows this service."""
+        """The server's URL, as the client sees it."""
         host = self.headers.get("host", "")
         return f"{'https' if is_google(host) else 'http'}://{host}"
 
     def text(self) -> str:
-        """The body; raises ApiError if it is not UTF-8."""
+        """Return the body as text. Raises ApiError if the body isn't UTF-8."""
         try:
             return self.body.decode()
         except UnicodeDecodeError as error:
-            raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body is not UTF-8; send UTF-8") from None
+            raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body isn't UTF-8; send UTF-8") from None
 
     def json(self) -> dict[str, Any]:
-        """The body, which is a JSON object or, if it is empty, stands for one; raises ApiError for anything else."""
+        """Return the body as a JSON object; an empty body means {}. Raises ApiError if the body isn't a JSON object."""
         try:
             parsed = jsons.loads(self.body or b"{}")
-            json.dumps(parsed, ensure_ascii=False).encode()  # no half of a character, over which protobuf stumbles
+            json.dumps(parsed, ensure_ascii=False).encode()  # rejects lone surrogates, which protobuf can't encode
         except ValueError as error:
-            raise ApiError("INVALID_ARGUMENT", f"the body is not JSON: {error}; correct it there") from None
+            raise ApiError("INVALID_ARGUMENT", f"the body isn't JSON: {error}; correct the body") from None
         if not isinstance(parsed, dict):
-            raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
+            raise ApiError("INVALID_ARGUMENT", "the body isn't a JSON object; send a JSON object")
         return parsed
 
 
-Handler = Callable[..., Any]  # takes a call and the address's named parts; returns a Response, or JSON to put into one
-Route = tuple[str, str, Handler]  # a method, an address, a handler
+Handler = Callable[..., Any]  # takes a call and the named parts of the path; returns a Response, or JSON for a Response
+Route = tuple[str, str, Handler]  # method, path pattern and handler
 Connect = Callable[[WebSocket], Awaitable[None]]
 
 
 class Router:
-    """An ASGI application that gives each request to the first route with its method and address.
+    """An ASGI application that sends each request to the first route that matches the request's method and path.
 
-    An address is a regular expression in which {name} or {name:KIND} stands for one of PARTS. Websockets go to
-    `connect`.
+    A route's path is a regular expression in which {name} or {name:KIND} matches one of PARTS. `connect` handles
+    websockets.
     """
 
     def __init__(self, routes: Iterable[Route], connect: Connect | None = None) -> None:
@@ -119,18 +119,18 @@ class Router:
             handler, parts = self._find(call)
             if inspect.iscoroutinefunction(handler):
                 answer = _response(await handler(call, **parts))
-            else:  # in a thread, so that other requests are served meanwhile
+            else:  # in a thread, so that the server can handle other requests at the same time
                 answer = await run_in_threadpool(self.answer, replace(call, body=await read_body(call)))
-        except (ClientDisconnect, asyncio.CancelledError):  # the client is gone, or the service stops
-            answer = Response(status_code=499)  # nobody reads it
+        except (ClientDisconnect, asyncio.CancelledError):  # the client disconnected, or the server is stopping
+            answer = Response(status_code=499)  # no client reads this response
         except Exception as error:
             answer = refusal(call, error)
-        if request.method == "HEAD":  # no byte of a file needs to be read
+        if request.method == "HEAD":  # without reading the file
             answer = Response(status_code=answer.status_code, headers=answer.headers)
         await answer(scope, receive, send)
 
     def answer(self, call: Call) -> Response:
-        """The answer of a handler that is not asynchronous."""
+        """Return the response of a synchronous handler."""
         try:
             handler, parts = self._find(call)
             mask = field_mask.parse(call.query)
@@ -143,11 +143,11 @@ class Router:
             match = address.fullmatch(call.path)
             if match and method == call.method:
                 return handler, {name: unquote(part) for name, part in match.groupdict().items()}
-        raise ApiError("NOT_FOUND", f"{call.method} {unquote(call.path)} is not served by the local Vertex")
+        raise ApiError("NOT_FOUND", f"the local Vertex doesn't serve {call.method} {unquote(call.path)}")
 
 
 def _path_of(host: str, path: str) -> str:
-    """Return the address here of a path on one of Google's hosts; raises ApiError for a service that is not here."""
+    """Return the local path for a path on a Google host. Raises ApiError if the service isn't available locally."""
     name = host.lower().partition(":")[0].removesuffix(".googleapis.com")
     if not SERVED.fullmatch(name):
         raise not_here(host)
@@ -155,43 +155,43 @@ def _path_of(host: str, path: str) -> str:
 
 
 def not_here(service: str) -> ApiError:
-    """Return the error for a call to another service of Google."""
-    fault = f"{service} is not on this machine, and replicas here never reach Google Cloud"
-    return ApiError("UNIMPLEMENTED", f"{fault}; the local Vertex has Vertex AI, Cloud Storage and Cloud Logging")
+    """Return the error for a call to a Google service that isn't available locally."""
+    fault = f"{service} isn't available locally, and local replicas can't reach Google Cloud"
+    return ApiError("UNIMPLEMENTED", f"{fault}; the local Vertex serves Vertex AI, Cloud Storage and Cloud Logging")
 
 
 async def read_body(call: Call) -> bytes:
-    """The whole body; raises ApiError if it is too large, but only at its end, as many clients want to send it all."""
+    """Return the whole body. Raises ApiError if the body is too large, but first reads it, as many clients require."""
     body = bytearray()
     async for chunk in call.stream():
         if len(body) <= LARGEST_BODY:
             body += chunk
     if len(body) > LARGEST_BODY:
-        raise ApiError("INVALID_ARGUMENT", f"the body is larger than {LARGEST_BODY // 10**6} MB; send less at once")
+        raise ApiError("INVALID_ARGUMENT", f"the body is larger than {LARGEST_BODY // 10**6} MB; send a smaller body")
     return bytes(body)
 
 
 def refusal(call: Call, error: Exception) -> Response:
-    """An error as the API to which the address belongs writes it; whoever runs the service reads it, too."""
+    """Return the error response in the format of the called API, and log the error to the server's terminal."""
     if isinstance(error, OSError):
-        fault = f"this machine refused it: {error.strerror or error}; check its disk and permissions"
+        fault = f"the operating system reported: {error.strerror or error}; check the disk and permissions"
         error = ApiError("INTERNAL", fault)
     elif not isinstance(error, ApiError):
         traceback.print_exception(error)
         error = our_fault(error)
     stored = call.path.startswith((*STORAGE, XML_API))
-    # Clients of Cloud Storage ask whether an object exists, and send conditions, as a matter of course.
+    # Cloud Storage clients often check whether an object exists and send preconditions, so these errors aren't logged.
     if not (stored and error.http_status in (404, 412)):
         address, reason = call.path.removeprefix(XML_API), re.split("[;\n]", error.message)[0]
         line = f"{call.method} {address} {error.http_status} {error.status}: {reason}"
-        LOG.warning("%s refused: %s", time.strftime("%X"), printable(line))
+        LOG.warning("%s rejected: %s", time.strftime("%X"), printable(line))
     return _response(error.for_storage() if stored else error.as_json(), error.http_status)
 
 
 def _response(content: Any, status: int = 200) -> Response:
     if isinstance(content, Response):
         return content
-    # ASCII, because a line of a replica may hold a lone surrogate, which UTF-8 cannot encode.
+    # ASCII, because a log line can contain a lone surrogate, which UTF-8 can't encode.
     return Response(json.dumps(content, separators=(",", ":")), status, media_type="application/json")
 
 

@@ -1,4 +1,4 @@
-"""Long-running operations: each is done when a client hears of it, and only repeats its answer.
+"""Long-running operations. Each operation is already done when a client receives it, and only stores the response.
 
 Source: googleapis, google/longrunning/operations.proto.
 """
@@ -16,20 +16,20 @@ from vertex_launch.local.api.http import Call
 from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
 
-KEPT = 1000  # a client reads an operation once, right after the call that made it
+KEPT = 1000  # a client reads an operation once, right after the call that created it
 FIELDS = ("name", "done", "metadata", "response")
-OPERATION = re.compile(r".*/(?=operations(/\*)?$)")  # what stands above one in its address
+OPERATION = re.compile(r".*/(?=operations(/\*)?$)")  # the path before the operations collection
 
 
 class Operations:
-    """The newest operations of the service, below the resources that they are about."""
+    """The newest operations of the server, under the names of their resources."""
 
     def __init__(self, store: Store, kept: int = KEPT) -> None:
         self._store = store
         self._done: deque[Resource] = deque(maxlen=kept)
 
     def methods(self) -> dict[str, Act]:
-        """Return the methods of google.longrunning.Operations, as those of a collection."""
+        """Return the methods of google.longrunning.Operations, in the same form as `Collection.methods`."""
         return {
             "GET operations": self._list,
             "GET operations/*": lambda call, name: self.get(name),
@@ -39,9 +39,9 @@ class Operations:
         }
 
     def wrapped(self, answer: Resource, path: str, did: str = "Create", version: str = "v1") -> Resource:
-        """Return a method's answer; in a new operation if it is the fields of one, or a response with its "@type".
+        """Return a method's result, wrapped in a new operation if the result is an operation's response or fields.
 
-        `did` is what the method did. A client of v1beta1 unpacks no types of v1.
+        `did` is the method's verb. The types match `version`, because a v1beta1 client can't unpack v1 types.
         """
         fields: dict[str, Any] = {"response": answer} if "@type" in answer else {**answer}
         if "response" not in fields or "done" in fields:
@@ -57,7 +57,7 @@ class Operations:
         return operation
 
     def get(self, name: str) -> Resource:
-        """Find an operation by its name or, as gcloud asks, by its location and id; raises ApiError NOT_FOUND."""
+        """Find an operation by its name or, as gcloud does, by its location and id. Raises ApiError NOT_FOUND."""
         above, _, id = name.rpartition("operations/")
         for operation in [*self._done]:
             if operation["name"].startswith(above) and id_of(operation["name"]) == id:
@@ -65,20 +65,20 @@ class Operations:
         raise ApiError("NOT_FOUND", f"{name} does not exist")
 
     def _list(self, call: Call, name: str) -> Resource:
-        """List the operations of a resource and of all below it, newest first."""
+        """List the operations of a resource and of all resources under it, newest first."""
         above = name.removesuffix("operations")
         below = [operation for operation in reversed([*self._done]) if operation["name"].startswith(above)]
         shown, token = filters.page(below, FIELDS, **call.query)
         return {"operations": shown} | ({"nextPageToken": token} if token else {})
 
     def _delete(self, name: str) -> Resource:
-        with contextlib.suppress(ValueError):  # another request has deleted it meanwhile
+        with contextlib.suppress(ValueError):  # a concurrent request deleted it
             self._done.remove(self.get(name))
         return {}
 
 
 def _metadata_type(response: str, did: str, collection: str) -> str:
-    """The type of an operation's metadata. Source: google-cloud-aiplatform 2.7.0, services/*/client.py."""
+    """Return the type of an operation's metadata. Source: google-cloud-aiplatform 2.7.0, services/*/client.py."""
     kind = response.rpartition(".")[2].replace("Empty", "MetadataStore" if collection == "metadataStores" else "")
     name = kind.removesuffix("Response") if kind.endswith("Response") else f"{did}{kind}"  # CreateDataset, Delete
     return f"{TYPES}cloud.aiplatform.v1.{name}{'' if name.startswith('Purge') else 'Operation'}Metadata"

@@ -1,8 +1,9 @@
-"""Refuses requests of web pages: the service runs what it is sent, and every page open in a browser can send requests.
+"""Reject requests from web pages, because the server runs any command that it receives.
 
-A page cannot forge the Host header, cannot leave out Origin where it sends anything, and cannot send JSON to
-another site without asking first. A Host of Google's comes from a replica's proxy: a browser would have gone to Google.
-Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
+Any page that is open in a browser can send requests to the server. A page can't forge the Host header, can't send data
+without an Origin header, and can't send JSON to another site without a preflight request. A request with a Google host
+comes from a replica's proxy, because a browser would connect to Google itself. Source: Fetch standard, 2026, "CORS
+protocol" and "forbidden request-header".
 """
 
 import re
@@ -13,32 +14,32 @@ from starlette.types import Scope
 from vertex_launch.local.api.errors import STORAGE
 from vertex_launch.local.google import is_google
 
-OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine, as a Host
-PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the page, which is the same for every job
+OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine, as a Host header
+PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the paths of the web page, which is the same for every job
 
 
 def fault_of(scope: Scope) -> str:
-    """The reason to refuse a request, or "" """
+    """Return the reason to reject a request, or "" if the request is allowed."""
     headers, path = Headers(scope=scope), scope["path"]
     host = headers.get("host", "").lower()
     if not (OURS.fullmatch(host) or is_google(host)):
-        return f'the Host "{host}" is not this machine; use http://127.0.0.1 and the port'
-    if scope["type"] == "websocket":  # a browser opens one to any site, and says whose page does
+        return f'the Host header "{host}" isn\'t this machine; use http://127.0.0.1 and the port'
+    if scope["type"] == "websocket":  # a browser can open a websocket to any site, but sends the page's origin
         ours = OURS.fullmatch(host) and headers.get("origin") == f"http://{host}"
-        return "" if ours else "only a page of this service may open a websocket"
+        return "" if ours else "only the local Vertex's own page can open a websocket"
     if "origin" in headers:
-        return "requests of web pages are refused; use gcloud, the SDK or this project's own commands"
-    # An image or a link on another site's page brings no Origin. A link to our page only shows it.
+        return "requests from web pages are rejected; use gcloud, the SDK or this project's own commands"
+    # An image or a link on another site's page sends no Origin header. A link to our page is harmless.
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not PAGE.fullmatch(path):
-        return "requests of other sites' pages are refused; open the address by itself"
+        return "requests from other sites' pages are rejected; open the URL in a new tab"
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    # Storage clients send any content type, to an address that no form can guess; Origin still guards it.
+    # Storage clients send any content type, to a URL that no form can guess. The Origin check still protects it.
     writes = scope["method"] in ("POST", "PUT", "PATCH")
     if writes and not (path.startswith(STORAGE) or is_google(host) or in_parts(scope)) and kind != "application/json":
-        return f'a body of type "{kind}" is refused; send application/json'
+        return f'a body of type "{kind}" is rejected; send application/json'
     return ""
 
 
 def in_parts(scope: Scope) -> bool:
-    """Whether this belongs to an upload in parts, for which clients use Cloud Storage's XML API at whatever host."""
+    """Return whether a request belongs to an XML API multipart upload, which clients can send to any host."""
     return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

@@ -1,5 +1,5 @@
-"""Projects by number: clients name a project by its id or by its number, answers by its number, and files of the
-service by its id.
+"""Translate project numbers. Requests contain a project's id or number, responses contain its number, and the server's
+files contain its id.
 """
 
 import json
@@ -16,27 +16,27 @@ from vertex_launch.local.api.http import Call, Handler, Route
 from vertex_launch.local.api.store import Store
 from vertex_launch.untrusted import jsons
 
-NUMBERED = re.compile(rf"(?<![\w/])projects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")  # not within an address
-NAME = re.compile(r"^projects/([^/]+)(?=/locations/[^/]+/(?!keyRings/))")  # of a resource of Vertex AI
-CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose values are a client's, as it wrote them
+NUMBERED = re.compile(rf"(?<![\w/])projects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")  # not inside a URL
+NAME = re.compile(r"^projects/([^/]+)(?=/locations/[^/]+/(?!keyRings/))")  # the name of a Vertex AI resource
+CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose values stay as the client wrote them
 
 
 class Projects:
-    """All projects that have a resource here, and the one of the settings."""
+    """All projects that have local resources, and the project in the settings."""
 
     def __init__(self, store: Store, own: str) -> None:
         self._store = store
         self._own = own
 
     def by_id(self, text: str) -> str:
-        """Return a text in which the names of resources hold ids in place of the numbers of known projects."""
+        """Return a text in which the resource names contain project ids instead of the numbers of known projects."""
         if not NUMBERED.search(text):
             return text
         ids = {project_number(id): id for id in (*self._store.projects(), self._own)}
         return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
 
     def translated(self, handler: Handler) -> Handler:
-        """Return a handler that hears of ids only, in the address, the parameters and the body, and answers numbers."""
+        """Wrap a handler so that its request contains only project ids, and its response contains project numbers."""
 
         def handle(call: Call, **parts: str) -> Any:
             query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
@@ -47,7 +47,7 @@ class Projects:
         return handle
 
     def _body(self, text: str) -> str:
-        """Return a body that names projects by their ids; whoever reads it says what is wrong with one that is none."""
+        """Return a body with project ids instead of numbers. An invalid body stays as it is; the handler rejects it."""
         if not NUMBERED.search(text):
             return text
         try:
@@ -56,7 +56,7 @@ class Projects:
             return text
 
     def routes(self) -> list[Route]:
-        """Return Resource Manager's calls by which clients find one from the other."""
+        """Return the Resource Manager routes that clients use to convert between project ids and numbers."""
         return [("GET", "/v1/projects/{project}", self._v1), ("GET", "/v3/projects/{project}", self._v3)]
 
     def _v1(self, call: Call, project: str) -> Any:
@@ -70,12 +70,12 @@ class Projects:
     def _id(self, project: str) -> str:
         id = self.by_id(f"projects/{project}").partition("/")[2]
         if id.isdigit():
-            raise ApiError("NOT_FOUND", f"no project here has the number {id}; name a project by its id")
+            raise ApiError("NOT_FOUND", f"project number {id} is unknown locally; use the project id")
         return id
 
 
 def by_number(text: str) -> str:
-    """Return a text that has its project's number if it is the name of a resource, as those of Vertex AI have."""
+    """Return a text with the project number instead of the project id if the text is a Vertex AI resource name."""
     return NAME.sub(lambda name: f"projects/{project_number(name[1])}", text)
 
 
@@ -86,7 +86,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _renamed(value: Any, name: Callable[[str], str]) -> Any:
-    """Return a JSON value with all its texts given to `name`, but what is a client's own."""
+    """Apply `name` to all strings in a JSON value, except in the fields that keep the client's values."""
     match value:
         case str():
             return name(value)

@@ -1,7 +1,7 @@
-"""The service's resources by name: in memory for speed, on disk so that they outlive the service.
+"""The resource store, which keeps the local Vertex's resources both in memory and on disk.
 
-A resource's name is the path of its file: .vertex/projects/P/locations/L/customJobs/ID.json. Its rows, if it has any,
-are in a file beside it, ID.jsonl, which only grows.
+A resource's name is the path of its file, such as .vertex/projects/P/locations/L/customJobs/ID.json. If a resource has
+rows, they are in the append-only file ID.jsonl in the same folder.
 """
 
 import contextlib
@@ -24,16 +24,17 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.resource_file import now
 from vertex_launch.untrusted.regular_file import locked_elsewhere
 
-LOCK = "service.lock"  # holds the process id and the endpoint of the process that works in the folder
-# Each part of a name becomes a folder or a file, so it has no character with a meaning for a file system.
+LOCK = "service.lock"  # contains the process id and the endpoint of the process that uses the folder
+# Each part of a name becomes a folder or a file, so it can't contain a character that is special in a file system.
 PART = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
 NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 
 
 class Store:
-    """All resources; thread-safe. Raises FaultError if another process holds the folder, or it cannot be written.
+    """A thread-safe store of all resources.
 
-    A method that takes the name of a resource raises ApiError NOT_FOUND if there is none.
+    Raises FaultError if another process uses the folder, or the folder isn't writable. A method that takes a resource
+    name raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
     def __init__(self, folder: Path, endpoint: str = "") -> None:
@@ -41,25 +42,28 @@ class Store:
         self._changed = threading.Condition()
         self._last_id = 0
         self._lock = _locked(folder, endpoint)
-        self.unreadable: list[Path] = []  # files that hold no resource; they stay where they are
+        self.unreadable: list[Path] = []  # files that don't contain a resource; they aren't deleted
         self._resources = dict(sorted(self._load().items(), key=lambda item: str(item[1].get("createTime", ""))))
 
     def close(self) -> None:
         self._lock.close()
 
     def new_id(self) -> str:
-        """Return a new id: digits, as in Vertex AI; a later id is larger."""
+        """Return a new numeric id, as in Vertex AI. Later ids are larger."""
         with self._changed:
             self._last_id = max(time.time_ns() // 1000, self._last_id + 1)
             return str(self._last_id)
 
     def create(self, name: str, resource: Mapping[str, Any]) -> Resource:
-        """Keep a new resource, with name and times; raises ApiError if it exists, for a bad name, or a full disk."""
+        """Store a new resource with its name and times.
+
+        Raises ApiError if the name exists or isn't valid, or the disk is full.
+        """
         if not NAME.fullmatch(name):
-            raise ApiError("INVALID_ARGUMENT", f'"{name}" is not a resource name; use letters, digits, - and _ in ids')
+            raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, - and _ in ids')
         with self._changed:
             if name in self._resources:
-                raise ApiError("ALREADY_EXISTS", f"{name} exists already")
+                raise ApiError("ALREADY_EXISTS", f"{name} already exists")
             moment = now()
             created = {**resource, "name": name, "createTime": moment, "updateTime": moment}
             with _exhausting(name):
@@ -78,9 +82,9 @@ class Store:
                 raise ApiError("NOT_FOUND", f"{name} does not exist") from None
 
     def update(self, name: str, **fields: Any) -> Resource:
-        """Replace some fields, or remove those that are None.
+        """Replace the given fields, and remove fields with the new value None.
 
-        The change counts even if the disk is full: whoever waits for a job must see its end.
+        If the disk is full, the change still applies in memory, because clients wait for the end of a job.
         """
         with self._changed:
             merged = {**self.get(name), **fields, "updateTime": now()}
@@ -88,15 +92,15 @@ class Store:
             try:
                 resource_file.write(self._file(name), changed)
             except OSError as error:
-                logging.warning("%s cannot be written: %s; make room", name, error.strerror)
+                logging.warning("%s can't be written to disk: %s; free some disk space", name, error.strerror)
             return self._keep(name, changed)
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
-        """Add rows, which are JSON, to a resource; raises ApiError for a full disk."""
+        """Append JSON rows to a resource. Raises ApiError if the disk is full."""
         with self._changed, _exhausting(name):
             self.get(name)
             with open(self._rows(name), "a", encoding="utf-8", opener=private_file) as file:
-                # A line break in front: where a crash cut the last row, only that one is lost.
+                # The line break comes first, so that a row cut off by a crash doesn't damage the next row.
                 file.writelines(f"\n{json.dumps(row)}" for row in rows)
 
     def rows(self, name: str) -> list[Any]:
@@ -105,17 +109,17 @@ class Store:
         rows = list[Any]()
         with contextlib.suppress(FileNotFoundError), self._rows(name).open(encoding="utf-8") as file:
             for line in file:
-                with contextlib.suppress(ValueError):  # a blank or cut line
+                with contextlib.suppress(ValueError):  # a blank or incomplete line
                     rows.append(json.loads(line))
         return rows
 
     def size(self, name: str) -> int:
-        """Bytes of all rows of a resource and of what is below it."""
+        """Return the total size in bytes of all rows of a resource and the resources under it."""
         self.get(name)
         return sum(file.stat().st_size for file in (self._folder / name).rglob("*.jsonl"))
 
     def delete(self, name: str) -> None:
-        """Delete a resource and all below it, with their rows."""
+        """Delete a resource and all resources under it, including their rows."""
         with self._changed:
             self.get(name)
             for key in [key for key in self._resources if f"{key}/".startswith(f"{name}/")]:
@@ -141,13 +145,13 @@ class Store:
             return {name.split("/")[1] for name in self._resources}
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
-        """Return the resource once `done` is true of it, or after `timeout` seconds."""
+        """Return the resource when `done` returns true for it, or after `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.get(name)), timeout)
             return self.get(name)
 
     def reread(self, name: str) -> None:
-        """Read a resource again that another process has written."""
+        """Read a resource again after another process has written its file."""
         with self._changed:
             resource = resource_file.read(self._file(name), name)
             if resource and resource != self._resources.get(name):
@@ -177,20 +181,20 @@ class Store:
 
 @contextlib.contextmanager
 def _exhausting(name: str) -> Iterator[None]:
-    """Raise ApiError RESOURCE_EXHAUSTED where the disk takes no more of a resource."""
+    """Raise ApiError RESOURCE_EXHAUSTED if the block can't write a resource to disk."""
     try:
         yield
     except OSError as error:
-        raise ApiError("RESOURCE_EXHAUSTED", f"{name} cannot be written: {error.strerror}") from None
+        raise ApiError("RESOURCE_EXHAUSTED", f"{name} can't be written: {error.strerror}") from None
 
 
 def endpoint_of(folder: Path) -> str:
-    """Return the address of the service that holds this folder, or "" if none does."""
+    """Return the endpoint of the local Vertex that uses this folder, or "" if the folder isn't in use."""
     return _holder(folder)[1]
 
 
 def _holder(folder: Path) -> tuple[str, str]:
-    """Return process id and endpoint of the process that holds this folder; the command `run` has no endpoint."""
+    """Return the id and endpoint of the process that uses this folder. The command `run` has no endpoint."""
     with contextlib.suppress(OSError), (folder / LOCK).open() as file:
         if locked_elsewhere(file):
             process, _, endpoint = file.read().strip().partition(" ")
@@ -199,18 +203,21 @@ def _holder(folder: Path) -> tuple[str, str]:
 
 
 def _locked(folder: Path, endpoint: str) -> IO[str]:
-    """Return an open file whose lock keeps other processes out of the folder while this process lives."""
+    """Return an open file whose lock reserves the folder for this process.
+
+    Raises FaultError if another process uses the folder, or the folder isn't writable.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         opened = private_file(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     except OSError as error:
-        raise FaultError(f"{folder}: cannot be written ({error.strerror}); choose another with --state-dir") from None
+        raise FaultError(f"{folder}: not writable ({error.strerror}); use another folder with --state-dir") from None
     file = os.fdopen(opened, "a+", encoding="utf-8")
     if locked_elsewhere(file, fcntl.LOCK_EX):
         file.close()
         process, holder = _holder(folder)
-        who, cure = (f"the local Vertex at {holder}", "stop it") if holder else ("another command", "wait for its end")
-        fault = f"{who} (process {process}) works here; {cure}, or choose another folder with --state-dir"
+        who, cure = (f"the local Vertex at {holder}", "stop it") if holder else ("another command", "wait for it")
+        fault = f"{who} (process {process}) uses this folder; {cure}, or use another folder with --state-dir"
         raise FaultError(f"{folder}: {fault}")
     file.truncate(0)
     file.write(f"{os.getpid()} {endpoint}")

@@ -1,1 +1,1 @@
-"""Resources that are kept: data sets, models and experiments."""
+"""The registries of the local Vertex: datasets, models and experiments."""

@@ -1,6 +1,6 @@
-"""Read the files of a dataset: rows of CSV tables, or the images and texts that import files list.
+"""Read the files of a dataset: CSV tables, or import files, which list images and texts.
 
-Source: Vertex AI documentation, "Prepare training data" for each kind of data, and the schemas in the public bucket
+Source: Vertex AI documentation, "Prepare training data" for each data type, and the schemas in the public bucket
 google-cloud-aiplatform, schema/dataset/ioformat, mid 2026.
 """
 
@@ -20,18 +20,18 @@ from vertex_launch.untrusted import jsons
 from vertex_launch.untrusted.regular_file import read_regular
 
 SETS = ("training", "validation", "test")
-LABELS = "dataItemResourceLabels"  # a field of items
-ML_USE = "aiplatform.googleapis.com/ml_use"  # one of the labels
+LABELS = "dataItemResourceLabels"  # the field of an item that contains its labels
+ML_USE = "aiplatform.googleapis.com/ml_use"  # the label that assigns an item to a set
 TITLE = re.compile(r"/(\w+?)(?:_io_format)?_\d[\d.]*\.yaml$")
 
-# The fields that hold an item's content, by kind of dataset: as an address, and as a value.
+# Kind of dataset -> the fields for an item's content as a URI and as a value.
 ITEM_KEYS = {"image": ("imageGcsUri", ""), "text": ("textGcsUri", "textContent")}
 
-# The forms of rows in import files, by what is in the name of the schema.
+# A part of the schema's name -> the row format of the import files.
 BOXES = "bounding_box"
 CSV_FORMS = {
     "classification": "[ML_USE],gs://BUCKET/FILE,LABEL",
-    BOXES: "[ML_USE],gs://BUCKET/FILE,LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, with shares of the image's size",
+    BOXES: "[ML_USE],gs://BUCKET/FILE,LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,, with coordinates from 0 to 1",
 }
 
 Item = dict[str, Any]
@@ -39,48 +39,54 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True)
 class DatasetContent:
-    """The content of a dataset: rows of a table, or items as JSON objects."""
+    """The content of a dataset, either table rows or items as JSON objects."""
 
     header: Sequence[str]  # empty for items
     rows: Sequence[Any]
 
     @property
     def format(self) -> str:
-        """AIP_DATA_FORMAT, which is also the suffix of the files."""
+        """The value of AIP_DATA_FORMAT, which is also the suffix of the exported files."""
         return "csv" if self.header else "jsonl"
 
     def column(self, key: str) -> list[str]:
-        """All values of one column, "" where a row is too short; raises ApiError for an unknown column."""
+        """Return all values of one column, or "" for rows that are too short.
+
+        Raises ApiError if the column doesn't exist.
+        """
         if key not in self.header:
             columns = ", ".join(self.header) or "none"
-            raise ApiError("INVALID_ARGUMENT", f'the dataset has no column "{key}"; its columns are {columns}')
+            raise ApiError("INVALID_ARGUMENT", f'the dataset has no column "{key}"; the columns are {columns}')
         index = self.header.index(key)
         return [row[index] if index < len(row) else "" for row in self.rows]
 
 
 def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
-    """CSV files as one table: the first has the header, the others may repeat it. Raises ApiError for a bad file."""
+    """Read CSV files as one table. The first file contains the header, which the other files can repeat.
+
+    Raises ApiError if a file isn't valid.
+    """
     files = [rows for address, file in _files(addresses, buckets).items() if (rows := _rows(address, file))]
     header = files[0][0] if files else []
     return DatasetContent(header, [row for rows in files for row in (rows[1:] if rows[0] == header else rows)])
 
 
 def items(configs: Iterable[Mapping[str, Any]], kind: str, buckets: Path) -> DatasetContent:
-    """The items that these importConfigs list; raises ApiError for a missing file and for no item of this kind."""
+    """Return the items in these importConfigs. Raises ApiError if a file is missing, or an item isn't valid."""
     return DatasetContent((), [item for config in configs for item in _items(config, kind, buckets)])
 
 
 def title(schema: str) -> str:
-    """image_classification of .../annotation/image_classification_1.0.0.yaml."""
+    """Return a schema's title, such as image_classification for .../annotation/image_classification_1.0.0.yaml."""
     match = TITLE.search(schema)
     return match[1] if match else ""
 
 
 def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item]:
-    """The items of one import, each with the labels that the import gives to all of them."""
+    """Yield the items of one import, each with the labels that the import adds to every item."""
     schema = config.get("importSchemaUri", "")
     if f"/{kind}_" not in schema:
-        raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" does not fit a dataset of kind {kind}')
+        raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" isn\'t for a dataset of kind {kind}')
     for address, file in _files(config.get("gcsSource", {}).get("uris", ()), buckets).items():
         for item in _csv_items(address, file, kind, schema) if file.suffix == ".csv" else _json_items(address, file):
             labels = {**config.get("dataItemLabels", {}), **item.get(LABELS, {})}
@@ -88,17 +94,17 @@ def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item
 
 
 def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
-    """Return the files at these addresses, by address and sorted; addresses may have wildcards."""
+    """Return the local files for these URIs, keyed and sorted by URI. The URIs can contain wildcards."""
     files: dict[str, Path] = {}
     for address in addresses:
         names: list[str] = []
         if path := object_path(address, buckets):
-            with contextlib.suppress(OSError):  # no file can have this name
+            with contextlib.suppress(OSError):  # the name isn't valid for a file
                 pattern = path.relative_to(buckets).as_posix()
                 matching = [pattern] if path.is_file() else glob.glob(pattern, root_dir=buckets, recursive=True)
                 names = [name for name in matching if (buckets / name).is_file()]
         if not names:
-            raise ApiError("FAILED_PRECONDITION", f"{address} is not in the local buckets; upload it first")
+            raise ApiError("FAILED_PRECONDITION", f"{address} isn't in the local buckets; upload the file first")
         files |= {f"gs://{name}": buckets / name for name in names}
     return dict(sorted(files.items()))
 
@@ -108,7 +114,7 @@ def _rows(address: str, file: Path) -> list[list[str]]:
         lines = io.StringIO(read_regular(file).decode("utf-8-sig"), newline="")
         return [row for row in csv.reader(lines, strict=True) if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ApiError("FAILED_PRECONDITION", f"{address}: is no CSV file in UTF-8 ({error}); correct it") from None
+        raise ApiError("FAILED_PRECONDITION", f"{address} isn't a CSV file in UTF-8: {error}; correct it") from None
 
 
 def _json_items(address: str, file: Path) -> Iterator[Item]:
@@ -118,23 +124,23 @@ def _json_items(address: str, file: Path) -> Iterator[Item]:
         except ValueError:
             item = None
         if not (isinstance(item, dict) and isinstance(item.get(LABELS, {}), dict)):
-            raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} is no item in JSON; write one item per line")
+            raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} isn't a JSON item; use one item per line")
         if item:
             yield item
 
 
 def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Item]:
-    """The items of a classification or an object detection; raises ApiError for another schema and for a bad row."""
+    """Yield the items for classification or object detection. Raises ApiError for other schemas and invalid rows."""
     form = next((form for form in CSV_FORMS if form in schema), "")
     if not form:
-        message = f"{address}: the local Vertex reads CSV only for classification and boxes; import JSON lines"
+        message = f"{address}: CSV files are supported only for classification and bounding boxes; use JSON Lines"
         raise ApiError("UNIMPLEMENTED", message)
-    boxed: dict[str, Item] = {}  # by address; each row has one box of an image
+    boxed: dict[str, Item] = {}  # image URI -> item; each row contains one box of an image
     for number, row in enumerate(_rows(address, file), start=1):
         item = _boxed_item(row) if form == BOXES else _csv_item(row, kind, "multi_label" in schema)
         if item is None:
-            fault = f"{address}: row {number} is no item of {title(schema)}"
-            raise ApiError("INVALID_ARGUMENT", f"{fault}; write {CSV_FORMS[form]}")
+            fault = f"{address}: row {number} isn't a valid {title(schema)} item"
+            raise ApiError("INVALID_ARGUMENT", f"{fault}; use {CSV_FORMS[form]}")
         if form != BOXES:
             yield item
         elif (first := boxed.setdefault(item["imageGcsUri"], item)) is not item:
@@ -143,13 +149,13 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 
 
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
-    """The ML use of a row as an item's field, and the cells behind it; the first is the content."""
+    """Return a row's ML use as an item's field, and the remaining cells. The first of these cells is the content."""
     use = row[0].lower() if row[0].lower() in SETS else ""
     return {LABELS: {ML_USE: use}} if use else {}, [*(row[1:] if use or not row[0] else row), ""]
 
 
 def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
-    """The item of a classification's row, None if the row is not valid."""
+    """Return the item in a classification row, or None if the row isn't valid."""
     use, (content, *labels) = _cells(row)
     annotations = [{"displayName": label} for label in labels if label]
     by_address, by_value = ITEM_KEYS[kind]
@@ -165,7 +171,7 @@ def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
 
 
 def _boxed_item(row: Sequence[str]) -> Item | None:
-    """An image with the box of a row, or with none if the row ends behind the address; None for a row not valid."""
+    """Return a row's image and its box, if the row contains a box. Return None if the row isn't valid."""
     use, (content, *cells) = _cells(row)
     if not content.startswith("gs://"):
         return None

@@ -1,8 +1,9 @@
-"""Managed datasets: files in buckets, which a training pipeline splits and exports for its job.
+"""Managed datasets: files in buckets that a training pipeline splits and exports for its job.
 
-Tables are CSV files; import files, JSON lines or CSV, list images and texts. Clients can list these items and their
-annotations, which are read again from the import files. Source: Vertex AI documentation, "Use managed datasets" and
-"Prepare training data", mid 2026; google-cloud-aiplatform 2.7.0, types/ (dataset.py, data_item.py, annotation.py).
+Tables are CSV files. Images and texts are listed in import files, which are JSON Lines or CSV. Clients can list these
+items and their annotations; each call reads the import files again. Source: Vertex AI documentation, "Use managed
+datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform 2.7.0, types/ (dataset.py, data_item.py,
+annotation.py).
 """
 
 import csv
@@ -31,10 +32,10 @@ from vertex_launch.local.registry.splits import Assignment, assignment
 COLLECTION = "datasets"
 DATA_ITEMS = f"{COLLECTION}/*/dataItems"
 SCHEMA = re.compile(r"/schema/dataset/metadata/(\w+)_\d[\d.]*\.yaml$")
-KINDS = {"tabular": "TABLE", "image": "IMAGE", "text": "TEXT"}  # KIND_LABEL by the name in the metadata schema
+KINDS = {"tabular": "TABLE", "image": "IMAGE", "text": "TEXT"}  # kind in the schema's name -> value of KIND_LABEL
 CHANGEABLE = ("displayName", "description", "labels")
 SCHEMAS = "gs://google-cloud-aiplatform/schema/dataset/annotation"
-# Field of an item -> what its annotations are, in the name of their schema.
+# Field of an item -> the annotation type in the schema's name.
 ANNOTATIONS = {
     "classificationAnnotation": "classification",
     "classificationAnnotations": "classification",
@@ -56,9 +57,9 @@ class Datasets(Collection):
         return super().methods() | {f"POST {COLLECTION}/*:import": add, f"POST {COLLECTION}/*:export": self._export}
 
     def create(self, parent: str, message: Dataset) -> Resource:
-        """Store a new dataset, without reading its files; raises ApiError INVALID_ARGUMENT."""
+        """Store a new dataset without reading its files. Raises ApiError INVALID_ARGUMENT if a field isn't valid."""
         dataset = as_json(message)
-        if "metadata" in dataset:  # clients vary in these keys, as in a pipeline's inputs
+        if "metadata" in dataset:  # clients spell these keys differently, as in a pipeline's inputs
             dataset["metadata"] = tidy(dataset["metadata"])
         refuse([*name_findings(message.display_name), *_findings(dataset)])
         id = self._store.new_id()
@@ -66,9 +67,12 @@ class Datasets(Collection):
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Change the name, the description or the labels, of which the service's own stay; raises ApiError."""
+        """Change the display name, the description or the labels, but keep the system label.
+
+        Raises ApiError if another field would change, or a value isn't valid.
+        """
         if wrong := [field for field in changed if field not in CHANGEABLE]:
-            fault = f"updateMask: {wrong[0]} of a dataset cannot change; name {', '.join(CHANGEABLE)}"
+            fault = f"updateMask: a dataset's {wrong[0]} can't change; use {', '.join(CHANGEABLE)}"
             raise ApiError("INVALID_ARGUMENT", fault)
         if "displayName" in changed:
             refuse(name_findings(changed["displayName"] or ""))
@@ -77,12 +81,12 @@ class Datasets(Collection):
         return super().update(name, {**changed, **labels})
 
     def import_data(self, name: str, message: ImportDataRequest) -> Resource:
-        """Add the items of import files to a dataset of images or texts; raises ApiError, also for a missing file."""
+        """Add the items in import files to an image or text dataset. Raises ApiError if a file isn't valid."""
         dataset = self._store.get(name)
         if _kind(dataset) == "tabular":
-            raise ApiError("INVALID_ARGUMENT", "a table is not imported; name its files when you create the dataset")
+            raise ApiError("INVALID_ARGUMENT", "tables can't be imported; list the files when you create the dataset")
         metadata = dict(_object(dataset.get("metadata")))
-        # Vertex AI copies the items; the local Vertex reads the files again for each export.
+        # Vertex AI copies the items. The local Vertex reads the files again for each export.
         metadata["importConfigs"] = [*metadata.get("importConfigs", ()), *as_json(message).get("importConfigs", ())]
         grown = {**dataset, "metadata": metadata}
         count = len(read(grown, self._buckets).rows)
@@ -90,7 +94,7 @@ class Datasets(Collection):
         return {"@type": f"{TYPES}cloud.aiplatform.v1.ImportDataResponse"}
 
     def _export(self, call: Call, name: str) -> Resource:
-        """Write a dataset to a new folder in a bucket: as one file, or one for each set of a training."""
+        """Write a dataset to a new folder in a bucket, as one file or as one file for each set."""
         dataset, config = self._store.get(name), as_json(read_message(call, ExportDataRequest)).get("exportConfig", {})
         content = _content(dataset, config, "exportConfig", self._buckets)
         prefix = config.get("gcsDestination", {}).get("outputUriPrefix", "")
@@ -107,7 +111,7 @@ class Datasets(Collection):
 
 
 class DataItems(Collection):
-    """Items of all datasets; tables have none. An item's id is its number in the import files."""
+    """The items of all image and text datasets. An item's id is its number in the import files."""
 
     collection, message = DATA_ITEMS, DataItem
 
@@ -116,13 +120,13 @@ class DataItems(Collection):
         return {listed: super().methods()[listed]}
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List a dataset's items in their order; raises ApiError, also for an import file that is gone."""
+        """List a dataset's items in order. Raises ApiError if the dataset or an import file doesn't exist."""
         dataset, items = self._store.get(parent), self.items(parent)
         times = {key: dataset[key] for key in ("createTime", "updateTime")}
         return [{"name": f"{parent}/dataItems/{number}", **times, **_shown(item)} for number, item in items.items()]
 
     def items(self, dataset: str) -> dict[str, Resource]:
-        """Return a dataset's items, as in the import files, by id; raises ApiError."""
+        """Return a dataset's items as in the import files, keyed by id. Raises ApiError if a file isn't valid."""
         content = read(self._store.get(dataset), self._buckets)
         return {str(number): item for number, item in enumerate(() if content.header else content.rows, start=1)}
 
@@ -131,7 +135,7 @@ class Annotations(DataItems):
     collection, message = f"{DATA_ITEMS}/*/annotations", Annotation
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List an item's annotations; raises ApiError NOT_FOUND."""
+        """List an item's annotations. Raises ApiError NOT_FOUND if the item doesn't exist."""
         dataset, _, number = parent.partition("/dataItems/")
         item = self.items(dataset).get(number)
         if item is None:
@@ -146,10 +150,10 @@ class Annotations(DataItems):
 
 
 def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
-    """Split a dataset and write the sets to a bucket; returns the variables that name them for the training.
+    """Split a dataset and write the sets to a bucket. Return the training job's environment variables for the sets.
 
-    `config` is a pipeline's inputDataConfig; unless it names a folder, the sets go to that at `destination`. Raises
-    ApiError if a file is not in its bucket, or the split is impossible or only possible in Vertex AI.
+    `config` is a pipeline's inputDataConfig. If it doesn't set a folder, the sets are written to `destination`. Raises
+    ApiError if a file is missing from its bucket, or the local Vertex doesn't support the split.
     """
     content = _content(dataset, config, "inputDataConfig", buckets)
     kind = _kind(dataset)
@@ -162,7 +166,7 @@ def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destinat
 
 
 def read(dataset: Resource, buckets: Path) -> DatasetContent:
-    """All rows or items of a dataset; raises ApiError if a file cannot be read."""
+    """Return all rows or items of a dataset. Raises ApiError if a file isn't readable."""
     metadata = _object(dataset.get("metadata"))
     if _kind(dataset) == "tabular":
         return dataset_files.table(metadata["inputConfig"]["gcsSource"]["uri"], buckets)
@@ -170,13 +174,13 @@ def read(dataset: Resource, buckets: Path) -> DatasetContent:
 
 
 def _content(dataset: Resource, config: Mapping[str, Any], place: str, buckets: Path) -> DatasetContent:
-    """Return what an export writes; raises ApiError for an empty dataset, and for what only Vertex AI can leave out."""
+    """Return the content for an export. Raises ApiError if the dataset is empty, or a field isn't supported."""
     for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
         if config.get(field):
-            raise ApiError("UNIMPLEMENTED", f"{place}.{field}: the local Vertex does not know it; leave it out")
+            raise ApiError("UNIMPLEMENTED", f"{place}.{field}: the local Vertex doesn't support it; remove it")
     content = read(dataset, buckets)
     if not content.rows:
-        raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items to it")
+        raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items")
     return content
 
 
@@ -190,26 +194,26 @@ def _findings(dataset: Resource) -> Findings:
     source = _object(metadata.get("inputConfig"))
     if _kind(dataset) not in KINDS:
         schemas = ", ".join(f"{kind}_1.0.0.yaml" for kind in KINDS)
-        yield Finding("metadataSchemaUri", f"the local Vertex has only datasets of {schemas}", "use one of them")
+        yield Finding("metadataSchemaUri", f"the local Vertex supports only datasets of {schemas}", "use one of these")
     elif _kind(dataset) != "tabular" and metadata:
-        yield Finding("metadata", "belongs to tables", "leave it out and import the items")
+        yield Finding("metadata", "is only for tables", "remove this field and import the items")
     elif _kind(dataset) == "tabular" and "bigquerySource" in source:
         cure = "export the table to CSV files in a bucket"
-        yield Finding("metadata.inputConfig", "BigQuery is not on this machine", cure)
+        yield Finding("metadata.inputConfig", "BigQuery isn't available locally", cure)
     elif _kind(dataset) == "tabular":
         addresses = _object(source.get("gcsSource")).get("uri")
         if not (isinstance(addresses, list) and addresses and all(isinstance(uri, str) for uri in addresses)):
-            cure = "write such as gs://BUCKET/FILE.csv"
-            yield Finding("metadata.inputConfig.gcsSource.uri", "is no list of CSV files", cure)
+            cure = "use a list such as [gs://BUCKET/FILE.csv]"
+            yield Finding("metadata.inputConfig.gcsSource.uri", "isn't a list of CSV files", cure)
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """A google.protobuf.Value as an object; any other value has no fields."""
+    """Return a google.protobuf.Value as an object, or {} if it isn't an object."""
     return value if isinstance(value, dict) else {}
 
 
 def _write(content: DatasetContent, sets: Assignment, folder: Path) -> None:
-    """Write one shard per set, also for an empty set, so that every address matches a file."""
+    """Write one shard for each set, even if the set is empty, so that every URI pattern matches a file."""
     for name in SETS:
         rows = [row for row, its_set in zip(content.rows, sets, strict=True) if its_set == name]
         if not content.header:

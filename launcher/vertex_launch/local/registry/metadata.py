@@ -1,7 +1,8 @@
-"""ML Metadata: contexts, which are experiments and runs, artifacts, executions, and the lineage that joins them.
+"""ML Metadata: contexts (experiments and runs), artifacts, executions, and their lineage.
 
-Lineage is a graph of artifacts and executions, joined by events that say what an execution reads and writes. Source:
-google-cloud-aiplatform 2.7.0, types/metadata_service.py, lineage_subgraph.py and event.py, and metadata/constants.py.
+The lineage is a graph of artifacts and executions. An event connects an execution to an artifact that the execution
+reads or writes. Source: google-cloud-aiplatform 2.7.0, types/metadata_service.py, lineage_subgraph.py and event.py, and
+metadata/constants.py.
 """
 
 import threading
@@ -28,15 +29,15 @@ from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
 
 STORES = "metadataStores"
-DEFAULT = f"{STORES}/default"  # the metadata store that experiments are in
+DEFAULT = f"{STORES}/default"  # the metadata store of experiments
 CONTEXTS, ARTIFACTS, EXECUTIONS = (f"{STORES}/*/{kind}" for kind in ("contexts", "artifacts", "executions"))
 PARENTS = "parentContexts"
-CHILDREN = "childContexts"  # for filters alone
-EVENTS = "events"  # a field of ours, of executions
+CHILDREN = "childContexts"  # a field that is only for filters
+EVENTS = "events"  # an internal field of executions
 NODES = {"artifacts": Artifact, "executions": Execution}
 MOST_PARENTS = 10
-SAMPLE = 100  # names that a purge without `force` shows
-RUN, EXPERIMENT = "system.ExperimentRun", "system.Experiment"  # schemas of contexts
+SAMPLE = 100  # the number of names in the response to a purge without `force`
+RUN, EXPERIMENT = "system.ExperimentRun", "system.Experiment"  # context schemas
 
 
 def collections(store: Store) -> list[Collection]:
@@ -44,7 +45,7 @@ def collections(store: Store) -> list[Collection]:
 
 
 def create_context(store: Store, name: str, schema: str, metadata: Mapping[str, Any], experiment: str = "") -> str:
-    """Keep a context of the service's own, below its experiment if it is a run, unless it exists; returns its name."""
+    """Create a context unless it exists, and return its name. If the context is a run, `experiment` is its parent."""
     parent = name.rpartition("/contexts/")[0]
     if parent not in store:
         store.create(parent, {})
@@ -61,7 +62,7 @@ class Stores(Records):
 
 
 class _Nodes(Records):
-    """Contexts, artifacts or executions of a metadata store."""
+    """The contexts, artifacts or executions of a metadata store."""
 
     hidden = (IN_CONTEXT,)
 
@@ -69,11 +70,11 @@ class _Nodes(Records):
         return super().methods() | {f"POST {self.collection}:purge": self._purge}
 
     def _purge(self, call: Call, name: str) -> Resource:
-        """Deletes what matches a filter or, without `force`, says what it would delete."""
+        """Delete the resources that match a filter. Without `force`, return only their number and a sample."""
         kind = name.rpartition("/")[2].title()
         wanted = read_message(call, getattr(service, f"Purge{kind}Request"))
         if not wanted.filter:
-            raise invalid([Finding("filter", "is missing", f"say which {kind.lower()} to purge")])
+            raise invalid([Finding("filter", "is missing", f"set a filter for the {kind.lower()} to purge")])
         matches = filters.predicate(wanted.filter, fields(self.message) | {*self.hidden})
         names = [node["name"] for node in self.list(name.rpartition("/")[0]) if matches(node)]
         if wanted.force:
@@ -84,7 +85,7 @@ class _Nodes(Records):
 
 
 class Contexts(_Nodes):
-    """Experiments and their runs, which artifacts, executions and other contexts join."""
+    """Experiments and their runs. A context can contain artifacts, executions and other contexts."""
 
     collection, message, hidden = CONTEXTS, Context, (CHILDREN,)
     _linking = threading.Lock()
@@ -100,7 +101,7 @@ class Contexts(_Nodes):
         }
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List the newest first, each with the names of its children."""
+        """List the contexts with the names of their children, newest first."""
         contexts, children = super().list(parent), defaultdict[str, list[str]](list)
         for context in contexts:
             for above in context.get(PARENTS, ()):
@@ -108,21 +109,21 @@ class Contexts(_Nodes):
         return [{**context, CHILDREN: children[context["name"]]} for context in contexts]
 
     def delete(self, name: str) -> None:
-        """Delete a context, of which nothing is a member any more; raises ApiError NOT_FOUND."""
+        """Delete a context and remove all its members from it. Raises ApiError NOT_FOUND if it doesn't exist."""
         with self._linking:
             super().delete(name)
             self._leave(name, PARENTS, self._store.list(_store_of(name), "contexts"))
             self._leave(name, IN_CONTEXT, _members(self._store, name))
 
     def _join(self, request: Any, field: str, call: Call, context: str) -> Resource:
-        """Adds contexts, artifacts or executions to a context."""
+        """Add contexts, artifacts or executions to a context."""
         with self._linking:
             for resource in self._named(call, request, context):
                 contexts = [*dict.fromkeys((*resource.get(field, ()), context))]
                 if field == PARENTS and context in self._below(resource["name"]):
-                    raise ApiError("INVALID_ARGUMENT", f"{resource['name']} is above {context}; name another child")
+                    raise ApiError("INVALID_ARGUMENT", f"{resource['name']} is above {context}; use another child")
                 if field == PARENTS and len(contexts) > MOST_PARENTS:
-                    fault = f"{resource['name']} has {MOST_PARENTS} parents already; remove it from another context"
+                    fault = f"{resource['name']} already has {MOST_PARENTS} parents; remove it from another context"
                     raise ApiError("INVALID_ARGUMENT", fault)
                 self._store.update(resource["name"], **{field: contexts})
         return {}
@@ -138,18 +139,18 @@ class Contexts(_Nodes):
                 self._store.update(member["name"], **{field: [one for one in contexts if one != context] or None})
 
     def _named(self, call: Call, request: Any, context: str) -> Sequence[Resource]:
-        """Return the resources that a request names; raises ApiError if one is not in the context's metadata store."""
+        """Return the resources in a request. Raises ApiError if one isn't in the context's metadata store."""
         lists = [names for key, names in as_json(read_message(call, request)).items() if key != "context"]
         self._store.get(context)
         named = [self._store.get(name) for names in lists for name in names]
         store = _store_of(context)
         for resource in named:
             if not resource["name"].startswith(f"{store}/"):
-                raise ApiError("INVALID_ARGUMENT", f"{resource['name']} is not in {store}; name one that is")
+                raise ApiError("INVALID_ARGUMENT", f"{resource['name']} isn't in {store}; use a resource in it")
         return named
 
     def _below(self, context: str) -> set[str]:
-        """Return a context and all contexts below it, by name."""
+        """Return the names of a context and of all contexts under it."""
         contexts, below = self._store.list(_store_of(context), "contexts"), set[str]()
         found = {context}
         while found - below:
@@ -163,7 +164,7 @@ class Contexts(_Nodes):
 
 
 class Artifacts(_Nodes):
-    """Inputs and outputs of executions."""
+    """The inputs and outputs of executions."""
 
     collection, message = ARTIFACTS, Artifact
 
@@ -174,13 +175,13 @@ class Artifacts(_Nodes):
         self._store.get(artifact)
         hops = call.query.get("maxHops", "")
         if not hops.isdecimal() and hops:
-            raise invalid([Finding("maxHops", f'"{hops}" is no count', "write a number from 0 on")])
+            raise invalid([Finding("maxHops", f'"{hops}" isn\'t a whole number', "use 0 or more")])
         matches = filters.predicate(call.query.get("filter", ""), fields(Artifact))
         return _around(self._store, artifact, matches, int(hops) if hops else None)
 
 
 class Executions(_Nodes):
-    """Steps of a workflow, which read and write artifacts."""
+    """The steps of a workflow, which read and write artifacts."""
 
     collection, message = EXECUTIONS, Execution
     _adding = threading.Lock()
@@ -192,14 +193,16 @@ class Executions(_Nodes):
         }
 
     def _add_events(self, call: Call, name: str) -> Resource:
-        """Joins artifacts to an execution; an artifact that is joined already is skipped."""
+        """Add events that connect artifacts to an execution. Skip artifacts that are already connected."""
         events = as_json(read_message(call, service.AddExecutionEventsRequest)).get("events", [])
-        cures = {"artifact": "name one", "type": "write INPUT or OUTPUT"}
+        cures = {"artifact": "set an artifact name", "type": "set INPUT or OUTPUT"}
         places = [(f"events[{i}].{key}", key) for i, event in enumerate(events) for key in cures if key not in event]
         refuse(Finding(place, "is missing", cures[key]) for place, key in places)
         for event in events:
             if _store_of(self._store.get(event["artifact"])["name"]) != _store_of(name):
-                raise ApiError("INVALID_ARGUMENT", f"{event['artifact']} is not in {_store_of(name)}; name one that is")
+                raise ApiError(
+                    "INVALID_ARGUMENT", f"{event['artifact']} isn't in {_store_of(name)}; use an artifact in it"
+                )
         with self._adding:
             kept = {event["artifact"]: event for event in self._store.get(name).get(EVENTS, ())}
             added = {event["artifact"]: {**event, "execution": name, "eventTime": now()} for event in events}
@@ -212,7 +215,7 @@ class Executions(_Nodes):
 
 
 def _store_of(name: str) -> str:
-    """The name of the metadata store in which this resource is."""
+    """Return the name of the metadata store that contains this resource."""
     return name.rsplit("/", 2)[0]
 
 
@@ -222,7 +225,7 @@ def _members(store: Store, context: str) -> Sequence[Resource]:
 
 
 def _subgraph(store: Store, names: Iterable[str]) -> Resource:
-    """Return these artifacts and executions, as far as they exist, and the events between them: a LineageSubgraph."""
+    """Return the LineageSubgraph of the existing artifacts and executions and the events between them."""
     nodes = {name: store.get(name) for name in sorted(names) if name in store}
     graph: dict[str, Any] = {kind: [] for kind in NODES}
     for name, node in nodes.items():
@@ -233,7 +236,10 @@ def _subgraph(store: Store, names: Iterable[str]) -> Resource:
 
 
 def _around(store: Store, artifact: str, matches: Predicate, hops: int | None) -> Resource:
-    """Return what is at most so many events away from an artifact, over artifacts that match; None for all."""
+    """Return the subgraph within `hops` events of an artifact. The value None for `hops` means no limit.
+
+    Paths contain only artifacts for which `matches` returns true.
+    """
     parent = _store_of(artifact)
     excluded = {one["name"] for one in store.list(parent, "artifacts") if not matches(one)} - {artifact}
     events = [event for execution in store.list(parent, "executions") for event in execution.get(EVENTS, ())]

@@ -1,7 +1,8 @@
-"""The model registry: models and their versions, which pipelines and clients upload, change, copy and export.
+"""The model registry: models and versions that pipelines and clients upload, change, copy and export.
 
-A version is stored under the name projects/P/locations/L/models/ID@VERSION, and its evaluations, whose metrics clients
-import, below that. Source: google-cloud-aiplatform 2.7.0, types/model.py, model_evaluation.py and model_service.py.
+A version is stored under the name projects/P/locations/L/models/ID@VERSION. Its evaluations, which clients import, are
+stored under the version's name. Source: google-cloud-aiplatform 2.7.0, types/model.py, model_evaluation.py and
+model_service.py.
 """
 
 import re
@@ -28,15 +29,15 @@ from vertex_launch.local.api.http import Call
 
 COLLECTION = "models"
 EVALUATIONS = "/evaluations"
-DEFAULT = "default"  # the alias of the version that a model's plain name refers to
+DEFAULT = "default"  # the alias of the default version
 ID = re.compile("[a-z_][a-z0-9_-]{0,62}")
 ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 EXPORT_FORMAT = "custom-trained"
 
-# Fields that clients may change of a model in all its versions (False), or of one (True). Source: UpdateModelRequest.
+# Fields that clients can change in all versions of a model (False) or in one (True). Source: UpdateModelRequest.
 CHANGEABLE = {False: ("displayName", "description", "labels"), True: ("versionDescription", "labels")}
 NOT_COPIED = {"versionAliases", "etag", *map(camel, Collection.output_only)}
-# Fields that the service fills for a model with a container; inferred from public answers to `models describe`.
+# Fields that Vertex AI sets for a model with a container; inferred from public outputs of `models describe`.
 OF_CONTAINERS = {
     "supportedDeploymentResourcesTypes": ["DEDICATED_RESOURCES"],
     "supportedInputStorageFormats": ["jsonl", "bigquery", "csv", "tf-record", "tf-record-gzip", "file-list"],
@@ -45,10 +46,10 @@ OF_CONTAINERS = {
 
 
 class Models(Collection):
-    """All models of the service; thread-safe."""
+    """A thread-safe collection of all models in the registry."""
 
     collection, message, hidden, verbs = COLLECTION, Model, ("model",), ("GET", "PATCH", "DELETE")
-    _lock = threading.Lock()  # one for all instances, which share a store
+    _lock = threading.Lock()  # one lock for all instances, because they share a store
 
     def methods(self) -> dict[str, Act]:
         member = f"{COLLECTION}/*"
@@ -62,9 +63,9 @@ class Models(Collection):
         }
 
     def upload(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "") -> Resource:
-        """Register a model, or a new version of `parent_model`, with the artifacts in its folder if it names one.
+        """Register a model, or a new version of `parent_model`, with the artifacts in its folder, if any.
 
-        Raises ApiError, also for an empty folder.
+        Raises ApiError if the model isn't valid, or the folder is empty.
         """
         if model.get("artifactUri"):
             self._folder(model["artifactUri"])
@@ -82,29 +83,31 @@ class Models(Collection):
     def check(
         self, parent: str, model: Resource, model_id: str = "", parent_model: str = "", place: str = "modelToUpload"
     ) -> None:
-        """Raises ApiError for a model that `upload` would refuse whatever the folder holds."""
+        """Raise ApiError if `upload` would reject the model regardless of the folder's content."""
         findings = [*name_findings(model.get("displayName", "")), *labels.of_all(model.get("labels", {}))]
         refuse(finding.below(place) for finding in findings)
         models = f"{parent}/{COLLECTION}"
         if parent_model and not parent_model.startswith(f"{models}/"):
-            raise ApiError("INVALID_ARGUMENT", f'parentModel: "{parent_model}" is not below {models}')
+            raise ApiError("INVALID_ARGUMENT", f'parentModel: "{parent_model}" isn\'t under {models}')
         if parent_model and not self._versions(parent_model.partition("@")[0]):
             raise ApiError("NOT_FOUND", f"{parent_model} does not exist")
         if model_id and not ID.fullmatch(model_id):
-            raise ApiError("INVALID_ARGUMENT", f'modelId: "{model_id}" is no id; use a-z, 0-9, - and _, a letter first')
+            raise ApiError(
+                "INVALID_ARGUMENT", f'modelId: "{model_id}" isn\'t an id; use a letter, then a-z, 0-9, - and _'
+            )
         if model_id and not parent_model and self._versions(f"{models}/{model_id}"):
-            raise ApiError("ALREADY_EXISTS", f"{models}/{model_id} exists already; name it as parentModel")
+            raise ApiError("ALREADY_EXISTS", f"{models}/{model_id} already exists; set it as parentModel")
         _check_aliases(model.get("versionAliases", ()))
 
     def get(self, name: str) -> Resource:
-        """Return the version for NAME@NUMBER or NAME@ALIAS, whose name ends in @NUMBER, or for NAME the default one.
+        """Return the default version for NAME, or the version for NAME@NUMBER and NAME@ALIAS.
 
-        Raises ApiError NOT_FOUND.
+        If `name` has a version, the name in the result ends with @NUMBER. Raises ApiError NOT_FOUND.
         """
         return self._as_model(self.version(name), versioned="@" in name)
 
     def version(self, name: str) -> Resource:
-        """Return a version as it is stored; raises ApiError NOT_FOUND."""
+        """Return a version as it is stored. Raises ApiError NOT_FOUND if it doesn't exist."""
         model, _, version = name.partition("@")
         for stored in self._versions(model):
             if version == stored["versionId"] or (version or DEFAULT) in stored["versionAliases"]:
@@ -112,12 +115,12 @@ class Models(Collection):
         raise ApiError("NOT_FOUND", f"{name} does not exist")
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List every model in its default version, newest first."""
+        """List the default version of every model, newest first."""
         versions = self._store.list(parent, COLLECTION)
         return [self._as_model(version) for version in versions if DEFAULT in version["versionAliases"]]
 
     def list_versions(self, name: str) -> Sequence[Resource]:
-        """List all versions of a model, oldest first; their names end in @VERSION. Raises ApiError.
+        """List all versions of a model, oldest first. Their names end with @VERSION. Raises ApiError NOT_FOUND.
 
         Source: tests/system/aiplatform/test_model_version_management.py of google-cloud-aiplatform 2.7.0.
         """
@@ -125,11 +128,11 @@ class Models(Collection):
         return [self._as_model(version, versioned=True) for version in reversed(self._versions(model))]
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Change a model in all its versions, or for NAME@VERSION that one; raises ApiError for another field."""
+        """Change all versions of a model or, for NAME@VERSION, that version. Raises ApiError for other fields."""
         versioned = "@" in name and not name.endswith("@-")
         if wrong := [field for field in changed if field not in CHANGEABLE[versioned]]:
             kind, allowed = "version" if versioned else "model", ", ".join(CHANGEABLE[versioned])
-            raise ApiError("FAILED_PRECONDITION", f"updateMask: {wrong[0]} is no field of a {kind}; name {allowed}")
+            raise ApiError("FAILED_PRECONDITION", f"updateMask: a {kind}'s {wrong[0]} can't change; use {allowed}")
         if "displayName" in changed:
             refuse(name_findings(changed["displayName"] or ""))
         name = name.removesuffix("@-")
@@ -140,22 +143,22 @@ class Models(Collection):
         return self.get(name)
 
     def delete(self, name: str) -> None:
-        """Delete a model with all its versions; raises ApiError NOT_FOUND."""
+        """Delete a model and all its versions. Raises ApiError NOT_FOUND if the model doesn't exist."""
         with self._lock:
             for version in self._versions(self.get(name.partition("@")[0])["name"]):
                 self._store.delete(version["name"])
 
     def delete_version(self, name: str) -> None:
-        """Delete a version that is not the default; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
+        """Delete a version. Raises ApiError if the version doesn't exist, or is the default version."""
         with self._lock:
             version = self.version(name)
             if DEFAULT in version["versionAliases"]:
-                message = f"{name} is the default version; delete the model, or give the alias to another version"
+                message = f"{name} is the default version; delete the model, or move the alias to another version"
                 raise ApiError("FAILED_PRECONDITION", message)
             self._store.delete(version["name"])
 
     def _merge_aliases(self, call: Call, name: str) -> Resource:
-        """Give these aliases to a version, taking them from the others; without those that begin with a minus."""
+        """Move aliases to a version from the other versions, and remove the aliases that begin with a minus."""
         changes = read_message(call, service.MergeVersionAliasesRequest).version_aliases
         removed = {alias[1:] for alias in changes if alias.startswith("-")}
         added = [alias for alias in changes if not alias.startswith("-")]
@@ -163,7 +166,7 @@ class Models(Collection):
         with self._lock:
             version = self.version(name)
             if DEFAULT in removed & {*version["versionAliases"]}:
-                message = f"{name} is the default version; give the alias to another version, which takes it from here"
+                message = f"{name} is the default version; move the alias by assigning it to another version"
                 raise ApiError("FAILED_PRECONDITION", message)
             aliases = [alias for alias in dict.fromkeys((*version["versionAliases"], *added)) if alias not in removed]
             self._store.update(version["name"], versionAliases=aliases)
@@ -172,25 +175,25 @@ class Models(Collection):
         return self._shown(call, [self.get(name)])[0]
 
     def _copy(self, call: Call, name: str) -> Resource:
-        """Register a version again, mostly in another location; the artifacts stay in their bucket."""
+        """Register a version again, usually in another location. The artifacts stay in their bucket."""
         message, parent = read_message(call, service.CopyModelRequest), name.rpartition("/")[0]
         source = self.get(message.source_model)
         if source["name"].split("/")[:2] != parent.split("/")[:2]:
-            raise ApiError("INVALID_ARGUMENT", f"sourceModel: {message.source_model} is of another project")
+            raise ApiError("INVALID_ARGUMENT", f"sourceModel: {message.source_model} is in another project")
         model = {key: value for key, value in source.items() if key in fields(Model) - NOT_COPIED}
         model["originalModelInfo"] = {"model": message.source_model}
         return _answer("CopyModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
 
     def _export(self, call: Call, name: str) -> Resource:
-        """Copy a version's artifacts to a new folder in a bucket, and answer with its address."""
+        """Copy a version's artifacts to a new folder in a bucket, and return the folder's URI."""
         model, config = self.get(name), read_message(call, service.ExportModelRequest).output_config
         formats = [str(format["id"]) for format in model.get("supportedExportFormats", ())]
         if config.export_format_id not in formats:
-            cure = f"use {formats[0]}" if formats else "only a model with artifacts and a container has one"
-            refuse([Finding("outputConfig.exportFormatId", f'"{config.export_format_id}" is not supported', cure)])
+            cure = f"use {formats[0]}" if formats else "to export a model, add artifacts and a container"
+            refuse([Finding("outputConfig.exportFormatId", f'"{config.export_format_id}" isn\'t supported', cure)])
         name, prefix = f"model-export-{model['displayName']}", config.artifact_destination.output_uri_prefix
         address, target = new_folder(prefix, name, self._buckets)
-        # The target may lie in the model's own folder.
+        # The target folder can be inside the model's own folder.
         shutil.copytree(
             self._folder(model["artifactUri"]), target, symlinks=True, ignore=shutil.ignore_patterns(target.name)
         )
@@ -204,11 +207,11 @@ class Models(Collection):
         return _answer("UploadModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
 
     def _folder(self, artifact_uri: str) -> Path:
-        """Return the folder of a model's artifacts; raises ApiError FAILED_PRECONDITION if no file is in it."""
+        """Return the folder of a model's artifacts. Raises ApiError FAILED_PRECONDITION if it contains no file."""
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
-            cure = "save it there, and while a job trains, in the folder that AIP_MODEL_DIR names"
-            raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty, so there is no model; {cure}")
+            cure = "save the model in that folder; a training job must save it in the folder in AIP_MODEL_DIR"
+            raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty and contains no model; {cure}")
         return folder
 
     def _versions(self, model: str) -> Sequence[Resource]:
@@ -217,14 +220,17 @@ class Models(Collection):
         return [stored for stored in self._store.list(parent, COLLECTION) if stored["name"].partition("@")[0] == model]
 
     def _take(self, aliases: Iterable[str], versions: Iterable[Resource]) -> None:
-        """Take these aliases from the versions, after another one got them: a model always has a default version."""
+        """Remove these aliases from the versions, after another version has received them.
+
+        Because of this order, a model always has a default version.
+        """
         for version in versions:
             kept = [alias for alias in version["versionAliases"] if alias not in aliases]
             if kept != version["versionAliases"]:
                 self._store.update(version["name"], versionAliases=kept)
 
     def _as_model(self, version: Resource, versioned: bool = False) -> Resource:
-        """A stored version as the API shows it: with the model's name, the times of both, and what it supports."""
+        """Return a stored version in the API's format, with the model's name and times and the supported formats."""
         name = version["name"].partition("@")[0]
         times = {"versionCreateTime": version["createTime"], "versionUpdateTime": version["updateTime"]}
         shown = {**version, **times, "createTime": self._versions(name)[-1]["createTime"], "model": id_of(name)}
@@ -236,7 +242,7 @@ class Models(Collection):
 
 
 class Evaluations(Collection):
-    """All evaluations of the service; a model's plain name stands for its default version, as everywhere."""
+    """All evaluations in the registry. A model name without a version means the default version."""
 
     collection, message, verbs = f"{COLLECTION}/*{EVALUATIONS}", ModelEvaluation, ("GET",)
 
@@ -247,7 +253,7 @@ class Evaluations(Collection):
         return super().get(self._stored_name(name))
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List a version's evaluations, newest first; raises ApiError NOT_FOUND."""
+        """List a version's evaluations, newest first. Raises ApiError NOT_FOUND if the version doesn't exist."""
         return super().list(Models(self._store).version(parent)["name"])
 
     def _import(self, call: Call, name: str) -> Resource:
@@ -261,16 +267,16 @@ class Evaluations(Collection):
 
 
 class Slices(Collection):
-    """Slices of evaluations, of which there are none: only Google's own evaluation makes them."""
+    """The slices of evaluations, which are always empty: only Google's own evaluation service creates slices."""
 
     collection, message, verbs = f"{Evaluations.collection}/*/slices", ModelEvaluationSlice, ("GET",)
 
 
 def _check_aliases(aliases: Iterable[str]) -> None:
-    """Raises ApiError INVALID_ARGUMENT for the first that can be none."""
+    """Raise ApiError INVALID_ARGUMENT for the first alias that isn't valid."""
     for alias in aliases:
         if not ALIAS.fullmatch(alias):
-            raise ApiError("INVALID_ARGUMENT", f'versionAliases: "{alias}" is no alias; use a-z, 0-9 and -')
+            raise ApiError("INVALID_ARGUMENT", f'versionAliases: "{alias}" isn\'t a valid alias; use a-z, 0-9 and -')
 
 
 def _answer(kind: str, model: Resource) -> Resource:

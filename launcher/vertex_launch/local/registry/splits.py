@@ -1,4 +1,4 @@
-"""Assign the rows or items of a dataset to training, validation and test, always in the same way.
+"""Assign the rows or items of a dataset to the training, validation and test sets deterministically.
 
 Source: InputDataConfig and its splits, google-cloud-aiplatform 2.7.0, types/training_pipeline.py.
 """
@@ -19,15 +19,15 @@ from vertex_launch.local.registry.dataset_files import LABELS, ML_USE, SETS, Dat
 DEFAULT = (0.8, 0.1, 0.1)
 OF_TABLES = ("predefinedSplit", "timestampSplit", "stratifiedSplit")
 
-# StratifiedSplit: only the most frequent values are stratified, and only those with enough rows.
+# StratifiedSplit: only the most frequent values with enough rows are stratified.
 MOST_STRATA, FEWEST_ROWS = 500, 3
 
-Assignment = list[str | None]  # the set of each row or item; None if it is left out
+Assignment = list[str | None]  # the set of each row or item, or None if the row isn't used
 Fractions = Sequence[float]
 
 
 def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment:
-    """Return the set of each row or item, by the pipeline's split; raises ApiError for an impossible split."""
+    """Return the set of each row or item for the pipeline's split. Raises ApiError if the split isn't possible."""
     name = next((name for name in (*OF_TABLES, "filterSplit", "fractionSplit") if name in config), "")
     if name in OF_TABLES and not content.header:
         raise invalid([Finding("inputDataConfig", f"{name} is for tables only", "use fractionSplit or filterSplit")])
@@ -51,15 +51,15 @@ def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment
 
 
 def _fractions(split: Mapping[str, float]) -> Fractions:
-    """Return the share of each set, from `trainingFraction` and so on; the sets without one share the remainder.
+    """Return the fraction of each set, from `trainingFraction` and so on. Sets without a fraction share the rest.
 
-    Raises ApiError INVALID_ARGUMENT if a fraction is negative or their sum exceeds 1.
+    Raises ApiError INVALID_ARGUMENT if a fraction is negative, or the sum of the fractions exceeds 1.
     """
     stated = [split.get(f"{name}Fraction", 0.0) for name in SETS]
     remainder = 1 - sum(stated)
     if min(stated) < 0 or remainder < -1e-9:
-        fault = f"the fractions {', '.join(map(str, stated))} do not add up to at most 1"
-        raise invalid([Finding("inputDataConfig", fault, "correct them")])
+        fault = f"the fractions {', '.join(map(str, stated))} aren't valid"
+        raise invalid([Finding("inputDataConfig", fault, "use fractions of 0 or more with a sum of at most 1")])
     if not any(stated):
         return DEFAULT
     unset = [i for i, fraction in enumerate(stated) if not fraction] or [0]
@@ -67,19 +67,22 @@ def _fractions(split: Mapping[str, float]) -> Fractions:
 
 
 def _by_fraction(count: int, shares: Fractions) -> Assignment:
-    """Random sets of these shares, rounded to whole rows."""
+    """Assign random rows to sets of these fractions, rounded to whole rows."""
     return _assigned(count, [_shuffled(range(count))], shares)
 
 
 def _by_time(texts: Sequence[str], shares: Fractions) -> Assignment:
-    """Assign the oldest rows to training, the newest to test ("About data splits for tabular data"), None to no set."""
-    # The comment in training_pipeline.py reverses the order, which would train on the future.
+    """Assign the oldest rows to training and the newest to test. Rows without a valid time aren't used.
+
+    Source: Vertex AI documentation, "About data splits for tabular data".
+    """
+    # The comment in training_pipeline.py has the reverse order, but that order would train on the newest rows.
     dated = sorted((time, i) for i, text in enumerate(texts) if (time := _time(text)))
     return _assigned(len(texts), [[i for _, i in dated]], shares)
 
 
 def _time(text: str) -> datetime | None:
-    """Return a time in RFC 3339 with the offset Z, as a timestamp split demands; None for any other text."""
+    """Return a time in RFC 3339 format with the offset Z, or None for other texts. A timestamp split requires Z."""
     try:
         return datetime.fromisoformat(text) if text.endswith("Z") and "T" in text else None
     except ValueError:
@@ -87,19 +90,19 @@ def _time(text: str) -> datetime | None:
 
 
 def _by_value(values: Iterable[str]) -> Assignment:
-    """The set that each value names; rows with other values are left out."""
+    """Return each value that is the name of a set, or None for other values."""
     return [value if value in SETS else None for value in values]
 
 
 def _by_use(items: Sequence[Resource]) -> Assignment:
-    """Return the set that each item's ML use names; items without one are split by the default fractions."""
+    """Return the set from each item's ML use. Items without an ML use are split by the default fractions."""
     uses = _by_value(item.get(LABELS, {}).get(ML_USE, "") for item in items)
     unassigned = iter(_by_fraction(uses.count(None), DEFAULT))
     return [use or next(unassigned) for use in uses]
 
 
 def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment:
-    """Return the first set whose filter matches each item; "-" matches nothing."""
+    """Return the first set whose filter matches each item. The filter "-" matches nothing."""
     filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
     tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
     labels = [{"labels": item.get(LABELS, {})} for item in items]
@@ -107,7 +110,7 @@ def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignmen
 
 
 def _by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
-    """Random sets of these shares, in each of which a value is as frequent as in the whole; rare values are pooled."""
+    """Assign random rows to sets that preserve the frequency of each value. Rare values share one stratum."""
     strata: dict[Hashable, list[int]] = defaultdict(list)
     for i, value in enumerate(values):
         strata[value].append(i)
@@ -118,7 +121,7 @@ def _by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
 
 
 def _sizes(count: int, shares: Fractions) -> list[int]:
-    """The size of each set: whole numbers that add up to `count`, by the largest remainder method."""
+    """Return the size of each set. The largest remainder method makes them add up to `count`."""
     exact = [count * share for share in shares]
     whole = [math.floor(size + 1e-9) for size in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
@@ -128,7 +131,7 @@ def _sizes(count: int, shares: Fractions) -> list[int]:
 
 
 def _assigned(count: int, groups: Iterable[Sequence[int]], shares: Fractions) -> Assignment:
-    """Assign each group in its order: first to training, then to validation, then to test."""
+    """Assign the members of each group in order: first to training, then to validation, then to test."""
     assignment: Assignment = [None] * count
     for group in groups:
         names = [name for name, size in zip(SETS, _sizes(len(group), shares), strict=True) for _ in range(size)]

@@ -1,7 +1,7 @@
-"""TensorBoards: experiments, runs and time series, with the points that are written to them.
+"""TensorBoards: experiments, runs and time series with their points.
 
-Points are rows of their time series. Source: google-cloud-aiplatform 2.7.0, types/tensorboard_service.py and
-services/tensorboard_service/client.py.
+Points are stored as the rows of their time series. Source: google-cloud-aiplatform 2.7.0,
+types/tensorboard_service.py and services/tensorboard_service/client.py.
 """
 
 import base64
@@ -34,20 +34,20 @@ from vertex_launch.untrusted.regular_file import read_regular
 BOARDS = "tensorboards"
 EXPERIMENTS, RUNS = f"{BOARDS}/*/experiments", f"{BOARDS}/*/experiments/*/runs"
 SERIES = f"{RUNS}/*/timeSeries"
-VALUES = {"SCALAR": "scalar", "TENSOR": "tensor", "BLOB_SEQUENCE": "blobs"}  # field of a point by valueType
-MOST_WRITTEN = 5000  # points in one request
-MOST_READ = 10_000  # points that `read` can be asked for
-READ = {"SCALAR": 1000, "TENSOR": 100, "BLOB_SEQUENCE": 100}  # points that `batchRead` returns, by valueType
+VALUES = {"SCALAR": "scalar", "TENSOR": "tensor", "BLOB_SEQUENCE": "blobs"}  # valueType -> field of a point
+MOST_WRITTEN = 5000  # the maximum number of points in one request
+MOST_READ = 10_000  # the maximum number of points that a client can request from `read`
+READ = {"SCALAR": 1000, "TENSOR": 100, "BLOB_SEQUENCE": 100}  # valueType -> number of points that `batchRead` returns
 EPOCH = "1970-01-01T00:00:00Z"
 
 
 def collections(store: Store, bucket: str) -> list[Collection]:
-    """All collections of TensorBoards, whose clients write pictures and other blobs into a bucket."""
+    """Return all collections of TensorBoards. Clients write images and other blobs to `bucket`."""
     return [_Boards(store, bucket), _Experiments(store), _Runs(store), _TimeSeries(store)]
 
 
 def write(store: Store, series: str, points: Sequence[Resource]) -> None:
-    """Add points to a time series; raises ApiError NOT_FOUND, or for a full disk."""
+    """Add points to a time series. Raises ApiError if the time series doesn't exist, or the disk is full."""
     store.append(series, points)
     known = store.get(series).get("metadata", {})
     steps = [int(known.get("maxStep", 0)), *(int(point.get("step", 0)) for point in points)]
@@ -57,7 +57,7 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
 
 
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
-    """Return an experiment's numbers as (step, value): by tag in the run `root`, else by run and tag."""
+    """Return an experiment's scalars as (step, value). The key is the tag for the run `root`, and RUN/TAG otherwise."""
     found = {}
     for run in store.list(experiment, "runs"):
         prefix = "" if id_of(run["name"]) == root else f"{run.get('displayName', '')}/"
@@ -83,7 +83,7 @@ class _Boards(Records):
         }
 
     def create(self, parent: str, message: Tensorboard, id: str = "") -> Resource:
-        """Raises ApiError ALREADY_EXISTS."""
+        """Create a TensorBoard. Raises ApiError ALREADY_EXISTS if the id is in use."""
         name = super().create(parent, message, id)["name"]
         return self._store.update(name, blobStoragePathPrefix=f"{self._bucket}/tensorboards/{id_of(name)}")
 
@@ -91,7 +91,7 @@ class _Boards(Records):
         data = []
         for name in call.query.getlist("timeSeries"):
             if not name.startswith(f"{board}/"):
-                raise invalid([Finding("timeSeries", f"{name} is not in {board}", "name one that is")])
+                raise invalid([Finding("timeSeries", f"{name} isn't in {board}", "use a series in this TensorBoard")])
             data.append(_data(self._store, name, READ[self._store.get(name)["valueType"]]))
         return {"timeSeriesData": data}
 
@@ -112,7 +112,7 @@ class _Experiments(Records):
         for index, request in enumerate(requests):
             place = f"writeRunDataRequests[{index}]"
             if not request.tensorboard_run.startswith(f"{experiment}/"):
-                raise invalid([Finding(f"{place}.tensorboardRun", f"is not in {experiment}", "name a run that is")])
+                raise invalid([Finding(f"{place}.tensorboardRun", f"isn't in {experiment}", "use its runs")])
             findings += [fault.below(place) for fault in _faults(self._store, request.tensorboard_run, request)]
         refuse(findings)
         for request in requests:
@@ -137,7 +137,7 @@ class _Runs(Records):
 
 
 class _TimeSeries(Records):
-    """Time series, whose names are unique in their run."""
+    """Time series, whose display names are unique in a run."""
 
     collection, message = SERIES, TensorboardTimeSeries
     output_only = (*Records.output_only, "metadata")
@@ -150,24 +150,24 @@ class _TimeSeries(Records):
         }
 
     def create(self, parent: str, message: TensorboardTimeSeries, id: str = "") -> Resource:
-        """Raises ApiError NOT_FOUND for a run that is none, INVALID_ARGUMENT for a name that the run has already."""
+        """Create a time series. Raises ApiError if the run doesn't exist, or the run already contains the name."""
         name = message.display_name
         if not message.value_type:
-            raise invalid([Finding("valueType", "is missing", f"write one of {', '.join(VALUES)}")])
+            raise invalid([Finding("valueType", "is missing", f"use one of {', '.join(VALUES)}")])
         if any(series.get("displayName", "") == name for series in self.list(parent)):
-            # The uploader of the SDK looks for these words.
-            raise invalid([Finding("displayName", f'"{name}" already exists in {parent}', "choose another")])
+            # The SDK's uploader searches for the words "already exists".
+            raise invalid([Finding("displayName", f'"{name}" already exists in {parent}', "use another")])
         return super().create(parent, message, id)
 
     def _read(self, call: Call, name: str) -> Resource:
         asked = call.query.get("maxDataPoints", "") or "1000"
         if not re.fullmatch("-1|[0-9]{1,5}", asked) or int(asked) > MOST_READ:
-            fault = f'"{asked}" is no count of points'
-            raise invalid([Finding("maxDataPoints", fault, f"write a number up to {MOST_READ}, or -1 for all")])
+            fault = f'"{asked}" isn\'t a valid number of points'
+            raise invalid([Finding("maxDataPoints", fault, f"use a number up to {MOST_READ}, or -1 for all")])
         return {"timeSeriesData": _data(self._store, name, int(asked), call.query.get("filter", ""))}
 
     def _read_blobs(self, call: Call, name: str) -> Resource:
-        """Blobs are objects, which a client has uploaded before it writes their ids."""
+        """Return blobs, which are objects that a client uploaded before it wrote their ids."""
         prefix = self._store.get(name.partition("/experiments/")[0])["blobStoragePathPrefix"]
         blobs = []
         for id in call.query.getlist("blobIds"):
@@ -185,15 +185,15 @@ class _TimeSeries(Records):
 
 
 def _points(store: Store, series: str) -> list[Resource]:
-    """Return the points of a time series by step; of two at one step, the later one counts."""
+    """Return the points of a time series, ordered by step. A later point replaces an earlier one at the same step."""
     by_step = {int(point.get("step", 0)): {"step": "0", **point} for point in store.rows(series)}
     return [by_step[step] for step in sorted(by_step)]
 
 
 def _data(store: Store, series: str, most: int, expression: str = "") -> Resource:
-    """Return a time series with at most so many of its points that match a filter, or with all if `most` is -1.
+    """Return a time series with at most `most` points that match a filter. If `most` is -1, include all of them.
 
-    The service chooses at random; here they are even, and the last one is among them.
+    Vertex AI selects random points. The local Vertex selects evenly spaced points, including the last point.
     """
     matches = filters.predicate(expression, fields(TimeSeriesDataPoint))
     found = [point for point in _points(store, series) if matches(point)]
@@ -204,7 +204,7 @@ def _data(store: Store, series: str, most: int, expression: str = "") -> Resourc
 
 
 def _points_in(call: Call, request: Any) -> Any:
-    """Read a request full of points; raises ApiError for the first fault alone, which spares seconds."""
+    """Read a request with many points. To save time, raise ApiError for only the first error."""
     message = request.pb(request())
     try:
         return json_format.ParseDict(call.json(), message)
@@ -213,18 +213,18 @@ def _points_in(call: Call, request: Any) -> Any:
 
 
 def _faults(store: Store, run: str, request: Any) -> Findings:
-    """Find what is wrong in a WriteTensorboardRunDataRequest; raises ApiError NOT_FOUND."""
+    """Yield findings about a WriteTensorboardRunDataRequest. Raises ApiError NOT_FOUND if a series doesn't exist."""
     count = sum(len(data.values) for data in request.time_series_data)
     if count > MOST_WRITTEN:
-        yield Finding("timeSeriesData", f"has {count} points", f"write at most {MOST_WRITTEN} at once")
+        yield Finding("timeSeriesData", f"has {count} points", f"send at most {MOST_WRITTEN} in one request")
     for index, data in enumerate(request.time_series_data):
         place = f"timeSeriesData[{index}]"
         kind = store.get(f"{run}/timeSeries/{data.tensorboard_time_series_id}")["valueType"]
         if data.value_type != getattr(TensorboardTimeSeries.ValueType, kind):
-            yield Finding(f"{place}.valueType", "is not that of the time series", f"write {kind}")
+            yield Finding(f"{place}.valueType", "doesn't match the time series", f"use {kind}")
         for number, point in enumerate(data.values):
             if point.WhichOneof("value") != VALUES[kind]:
-                yield Finding(f"{place}.values[{number}]", f"has no {VALUES[kind]}", "write one")
+                yield Finding(f"{place}.values[{number}]", f"has no {VALUES[kind]}", "add it")
 
 
 def _write(store: Store, run: str, request: Any) -> None:
@@ -234,11 +234,11 @@ def _write(store: Store, run: str, request: Any) -> None:
 
 
 def _create_many(records: Records, request: Any, call: Call, above: str) -> Resource:
-    """Creates several runs or time series in an experiment."""
+    """Create several runs or time series in an experiment."""
     experiment = above.removesuffix("/runs")
     wanted: Iterable[Any] = read_message(call, request).requests
     elsewhere = [index for index, one in enumerate(wanted) if not f"{one.parent}/".startswith(f"{experiment}/")]
-    refuse(Finding(f"requests[{index}].parent", f"is not in {experiment}", "name one that is") for index in elsewhere)
+    refuse(Finding(f"requests[{index}].parent", f"isn't in {experiment}", "use its runs") for index in elsewhere)
     field = "tensorboard_time_series" if isinstance(records, _TimeSeries) else "tensorboard_run"
     created = []
     for one in wanted:

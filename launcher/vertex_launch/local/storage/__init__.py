@@ -1,1 +1,1 @@
-"""Cloud Storage's API over plain folders."""
+"""Cloud Storage's API, with plain folders as buckets."""

@@ -1,6 +1,7 @@
-"""Metadata and IAM policies of buckets: one JSON file for each, beside the buckets, whose folders have no place for it.
+"""The metadata and IAM policies of buckets, in one JSON file for each bucket, outside the buckets' folders.
 
-Nothing here is enforced: every caller may do everything, objects have one version, and no lifecycle deletes them.
+The local Vertex doesn't enforce them: every caller has every permission, objects have one version, and lifecycle rules
+have no effect.
 Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
 """
 
@@ -19,9 +20,9 @@ from vertex_launch.local.storage.objects import bad_request
 
 Metadata = Mapping[str, Any]
 
-POLICY = "iamPolicy"  # in the file; clients see it by itself
+POLICY = "iamPolicy"  # a key in the file; clients read the policy separately
 MULTI_REGIONS = ("US", "EU", "ASIA")
-# Fields that a client cannot change; a bucket's location stays where it was made.
+# Fields that a client can't change. A bucket's location is fixed at creation.
 FIXED = (
     *("kind", "id", "name", "selfLink", "location", "locationType", "timeCreated", "updated"),
     *("projectNumber", "metageneration", "etag", POLICY),
@@ -29,14 +30,14 @@ FIXED = (
 
 
 class BucketMetadata:
-    """The metadata of all buckets; thread-safe. Raises ApiError for a bucket that does not exist."""
+    """The thread-safe metadata of all buckets. The methods raise ApiError if a bucket doesn't exist."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
         self._changing = threading.Lock()
 
     def get(self, bucket: str) -> Metadata:
-        """Return a bucket's own fields; a bucket that is only a folder has the defaults."""
+        """Return a bucket's fields, or the defaults if the bucket is a folder without metadata."""
         kept = self._read(bucket)
         dual = "customPlacementConfig" in kept or re.fullmatch("[A-Z]+[0-9]", kept["location"])
         kind = "dual-region" if dual else "multi-region" if kept["location"] in MULTI_REGIONS else "region"
@@ -44,26 +45,26 @@ class BucketMetadata:
         return {"storageClass": "STANDARD", **shown, "locationType": kind, "etag": _etag(kept["metageneration"])}
 
     def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
-        """Merge these fields with a bucket's, null removing one; raises ApiError if it has another metageneration."""
+        """Merge these fields into a bucket's metadata. Null removes a field. Raises ApiError if the etag differs."""
         self._update(bucket, lambda kept: merged(kept, _changeable(body)), _etag(metageneration))
 
     def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
-        """Put these fields in the place of a bucket's; raises ApiError if it has another metageneration."""
+        """Replace a bucket's fields. Raises ApiError if the bucket's metageneration differs."""
         new = merged({}, _changeable(body))
         self._update(bucket, lambda kept: new | {key: kept[key] for key in FIXED if key in kept}, _etag(metageneration))
 
     def policy(self, bucket: str) -> Metadata:
-        """Return a bucket's IAM policy, at first one without bindings."""
+        """Return a bucket's IAM policy, which initially has no bindings."""
         kept = self._read(bucket)
         name = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}"}
         return {**name, "version": 1, "bindings": [], **kept.get(POLICY, {}), "etag": _etag(kept["metageneration"])}
 
     def set_policy(self, bucket: str, policy: Metadata) -> None:
-        """Keep an IAM policy; raises ApiError if it cannot be read, or was made from one that has changed since."""
+        """Store an IAM policy. Raises ApiError if it isn't valid, or is based on an outdated policy."""
         bindings, version = policy.get("bindings", []), policy.get("version", 1)
         if not (isinstance(bindings, list) and all(map(_is_binding, bindings))):
-            cure = 'write each as {"role": "roles/storage.objectViewer", "members": ["user:a@example.com"]}'
-            raise bad_request(f"bindings cannot be read; {cure}.")
+            cure = 'use bindings such as {"role": "roles/storage.objectViewer", "members": ["user:a@example.com"]}'
+            raise bad_request(f"The bindings aren't valid; {cure}.")
         kept_policy = {"version": version, "bindings": bindings}
         self._update(bucket, lambda kept: {**kept, POLICY: kept_policy}, str(policy.get("etag") or ""))
 
@@ -77,7 +78,7 @@ class BucketMetadata:
         with self._changing:
             kept = self._read(bucket)
             if etag not in ("", _etag(kept["metageneration"])):
-                raise ApiError("CONDITION_NOT_MET", f"The bucket {bucket} has changed meanwhile; read it again.")
+                raise ApiError("CONDITION_NOT_MET", f"The bucket {bucket} has changed; read it again and retry.")
             number = str(int(kept["metageneration"]) + 1)
             self.write(bucket, {**change(kept), "updated": resource_file.now(), "metageneration": number})
 
@@ -89,19 +90,19 @@ class BucketMetadata:
         return {"name": bucket, "location": "US", "timeCreated": made, "updated": made, "metageneration": "1"}
 
     def _file(self, bucket: str) -> Path:
-        return self._buckets.root / ".buckets" / f"{bucket}.json"  # the dot keeps the folder from being a bucket
+        return self._buckets.root / ".buckets" / f"{bucket}.json"  # because of the dot, the folder isn't a bucket
 
 
 def new(body: Metadata, project: str) -> Metadata:
-    """Return the metadata of a project's new bucket, of what a client sends; raises ApiError if it cannot be read."""
+    """Return the metadata of a project's new bucket, from a client's request. Raises ApiError if it isn't valid."""
     storage = {"location": _word(body, "location", "US"), "storageClass": _word(body, "storageClass", "STANDARD")}
-    owner = {"projectNumber": project_number(project)} if project else {}  # the SDK takes no bucket of another project
+    owner = {"projectNumber": project_number(project)} if project else {}  # the SDK rejects other projects' buckets
     times = dict.fromkeys(("timeCreated", "updated"), resource_file.now())
     return {**merged({}, _changeable(body)), **storage, **owner, **times, "metageneration": "1"}
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """Apply a patch to a JSON value: objects are merged, a null removes its key. Source: RFC 7396."""
+    """Apply a patch to a JSON value. Objects are merged, and a null removes its key. Source: RFC 7396."""
     if not isinstance(patch, Mapping):
         return patch
     old = value if isinstance(value, Mapping) else {}
@@ -114,10 +115,10 @@ def _changeable(body: Metadata) -> Metadata:
 
 
 def _word(body: Metadata, key: str, default: str) -> str:
-    """Return a field that is one word, in capitals, as the service answers with it; raises ApiError for no word."""
+    """Return a one-word field in uppercase, as Cloud Storage does. Raises ApiError if the value isn't one word."""
     value = body.get(key) or default
     if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
-        raise bad_request(f"{key} is no word; write one such as {default}.")
+        raise bad_request(f"{key} isn't a single word; use a word such as {default}.")
     return value.upper()
 
 
@@ -127,5 +128,5 @@ def _is_binding(binding: Any) -> bool:
 
 
 def _etag(metageneration: str) -> str:
-    """The etag of a metageneration, "" for none; gcloud wants base64."""
+    """Return the etag of a metageneration, or "" for "". The etag is in base64, because gcloud requires base64."""
     return base64.b64encode(metageneration.encode()).decode()

@@ -1,7 +1,8 @@
 """Cloud Storage's buckets and objects as plain folders and files.
 
-The files hold all state: a file that a replica writes is an object at once, and an uploaded object is a file.
-An object therefore has only what a file has: its content type follows from its name, and it drops custom metadata.
+The files are the only state: a file that a replica writes is immediately an object, and an uploaded object is a file.
+Therefore an object has only the properties of a file. Its content type depends on its name, and custom metadata is
+discarded.
 """
 
 import contextlib
@@ -24,22 +25,22 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums, object_of
 from vertex_launch.untrusted.regular_file import open_regular
 
-# Checksums of a checkpoint of many GB would make every listing slow. A larger object has them only if it was
-# uploaded through the service; all clients work without them.
+# Computing checksums for large checkpoints would slow down every listing. So a larger object has checksums only if it
+# was uploaded through the API. All clients work without checksums.
 LARGEST_HASHED = 64 * 2**20  # bytes
-SETTLED = 100  # ms; a younger file may change again within the same timestamp, so its checksums are not kept
-LONGEST_SESSION = 7 * 86400  # seconds, in which a client may resume an upload
-MANY = 100_000  # checksums in memory
+SETTLED = 100  # ms; a newer file can change again within the same timestamp, so its checksums aren't cached
+LONGEST_SESSION = 7 * 86400  # the time in seconds during which a client can resume an upload
+MANY = 100_000  # the maximum number of cached checksums
 
 
 class Buckets:
-    """All buckets below a folder. No name, whatever it holds, leads to a file outside of the folder."""
+    """All buckets in a folder. No object name can refer to a file outside the folder."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root = root.resolve()
-        self._parts = self.root / ".uploads"  # the dot keeps it from being a bucket
-        self._changing = threading.Lock()  # held over a precondition and the change that it guards
+        self._parts = self.root / ".uploads"  # because of the dot, this folder isn't a bucket
+        self._changing = threading.Lock()  # held during both a precondition check and the change
         self._checksums: dict[Object, Checksums] = {}
         for part in self._parts.glob("*"):
             if part.stat().st_mtime < time.time() - LONGEST_SESSION:
@@ -50,30 +51,30 @@ class Buckets:
             return sorted(e.name for e in entries if BUCKET.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
 
     def create(self, bucket: str) -> None:
-        """Make an empty bucket; raises ApiError if the name is invalid or taken."""
+        """Create an empty bucket. Raises ApiError if the name isn't valid or is already in use."""
         if not BUCKET.fullmatch(bucket) or len(bucket) < 3:
             raise bad_request(f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
         try:
             (self.root / bucket).mkdir()
         except FileExistsError:
-            raise ApiError("ALREADY_EXISTS", f"The bucket {bucket} exists already, and you own it.") from None
+            raise ApiError("ALREADY_EXISTS", f"The bucket {bucket} already exists, and you own it.") from None
 
     def remove(self, bucket: str) -> None:
-        """Remove an empty bucket; raises ApiError if it does not exist or is not empty."""
+        """Remove an empty bucket. Raises ApiError if the bucket doesn't exist or isn't empty."""
         try:
             self.folder(bucket).rmdir()
         except OSError:
-            raise ApiError("ABORTED", f"The bucket {bucket} is not empty; delete what is in it first.") from None
+            raise ApiError("ABORTED", f"The bucket {bucket} isn't empty; delete its objects first.") from None
 
     def folder(self, bucket: str) -> Path:
-        """The folder of a bucket's objects; raises ApiError if the bucket does not exist."""
+        """Return the folder of a bucket's objects. Raises ApiError if the bucket doesn't exist."""
         folder = self.root / bucket
         if not BUCKET.fullmatch(bucket) or folder.is_symlink() or not folder.is_dir():
             raise ApiError("NOT_FOUND", f"The bucket {bucket} does not exist; create it first.")
         return folder
 
     def find(self, bucket: str, name: str) -> Object | None:
-        """Return the object as it is now, or None; raises ApiError if no file can have the name."""
+        """Return the current object, or None. Raises ApiError if the name isn't valid for a file."""
         path, is_folder = self._path(bucket, name), name.endswith("/")
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             stats = path.lstat()
@@ -82,14 +83,14 @@ class Buckets:
         return None
 
     def get(self, bucket: str, name: str) -> Object:
-        """Return the object as it is now; raises ApiError if it does not exist."""
+        """Return the current object. Raises ApiError if it doesn't exist."""
         item = self.find(bucket, name)
         if item is None:
             raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}")
         return item
 
     def open(self, bucket: str, name: str) -> tuple[Object, BinaryIO]:
-        """Return an object and its bytes, which stay the same if the object is replaced while they are read."""
+        """Return an object and its open file, whose content stays the same even if the object is replaced."""
         item = self.get(bucket, name)
         if name.endswith("/"):
             return item, io.BytesIO()
@@ -98,12 +99,12 @@ class Buckets:
         return object_of(bucket, name, os.fstat(file.fileno())), file
 
     def checksums(self, item: Object) -> Checksums | None:
-        """Return the object's checksums; None if it is large and was not uploaded, or has changed or is gone."""
+        """Return the object's checksums, or None if it is large and wasn't uploaded, has changed, or is deleted."""
         if item in self._checksums or item.size > LARGEST_HASHED:
             return self._checksums.get(item)
         try:
             now, file = self.open(item.bucket, item.name)
-        except ApiError:  # deleted meanwhile, or not readable
+        except ApiError:  # deleted in the meantime, or not readable
             return None
         with file:
             sums = checksums(file, item.size)
@@ -114,23 +115,23 @@ class Buckets:
         return sums
 
     def new_part(self) -> Path:
-        """A new hidden file for the bytes of an upload."""
+        """Create a hidden file for the bytes of an upload."""
         self._parts.mkdir(exist_ok=True)
         part = self._parts / secrets.token_hex(16)
         part.touch(exist_ok=False)
         return part
 
     def part(self, upload: str) -> Path:
-        """The hidden file of an unfinished upload; raises ApiError if it does not exist."""
+        """Return the hidden file of an unfinished upload. Raises ApiError if the file doesn't exist."""
         part = self._parts / upload
         if not re.fullmatch("[0-9a-f]{32}", upload) or not part.is_file():
-            raise ApiError("NOT_FOUND", "This upload does not exist or has ended; begin a new one.")
+            raise ApiError("NOT_FOUND", "This upload doesn't exist or has ended; start a new upload.")
         return part
 
     def keep(
         self, part: Path, bucket: str, name: str, conditions: Mapping[str, str], sums: Checksums | None = None
     ) -> Object:
-        """Turn a complete hidden file into an object in one step; raises ApiError if that is impossible."""
+        """Turn a complete hidden file into an object atomically. Raises ApiError if this isn't possible."""
         with self._changing, _refusals(name):
             check(conditions, self.find(bucket, name))
             self._place(part, self._path(bucket, name), name)
@@ -140,7 +141,7 @@ class Buckets:
         return kept
 
     def combine(self, files: Iterable[BinaryIO], bucket: str, name: str, conditions: Mapping[str, str]) -> Object:
-        """A new object that holds the bytes of these files, one after the other."""
+        """Create an object from the concatenated bytes of these files."""
         part = self.new_part()
         try:
             with part.open("wb") as target:
@@ -160,7 +161,7 @@ class Buckets:
             return self.get(bucket, name)
 
     def delete(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
-        """Remove an object, and the folders that this empties: Cloud Storage has no folders."""
+        """Delete an object and the folders that become empty, because Cloud Storage has no folders."""
         with self._changing, _refusals(name):
             check(conditions, self.get(bucket, name))
             path = self._path(bucket, name)
@@ -171,11 +172,11 @@ class Buckets:
             self._prune(path)
 
     def _path(self, bucket: str, name: str) -> Path:
-        """Return the path of an object, which need not exist; raises ApiError if no file can have the name."""
+        """Return the path of an object, which needn't exist. Raises ApiError if the name isn't valid for a file."""
         path = self.folder(bucket) / name
         finding = name_fault(name)
         if not finding and os.path.realpath(path) != str(path):
-            finding = Finding("", "leads over a symbolic link", "put the files themselves into the bucket")
+            finding = Finding("", "contains a symbolic link", "store the files themselves in the bucket")
         if finding:
             raise bad_request(f'The object name "{name}" {finding.sentence}.')
         return path
@@ -183,7 +184,7 @@ class Buckets:
     def _place(self, part: Path, path: Path, name: str) -> None:
         if name.endswith("/"):
             if part.stat().st_size:
-                raise bad_request(f'The object "{name}" is a folder here and cannot have bytes; drop the slash.')
+                raise bad_request(f'The object "{name}" is a folder and can\'t contain bytes; remove the slash.')
             path.mkdir(parents=True, exist_ok=True)
             part.unlink()
         else:
@@ -191,7 +192,7 @@ class Buckets:
             os.replace(part, path)
 
     def _prune(self, path: Path) -> None:
-        with contextlib.suppress(OSError):  # ends at the first folder that is not empty, or is gone
+        with contextlib.suppress(OSError):  # stops at the first folder that isn't empty or doesn't exist
             for parent in itertools.takewhile(lambda parent: parent.parent != self.root, path.parents):
                 parent.rmdir()
 
@@ -203,13 +204,13 @@ class Buckets:
 
 @contextlib.contextmanager
 def _refusals(name: str) -> Iterator[None]:
-    """Turn a refusal of the file system into an error of Cloud Storage."""
+    """Convert file system errors to Cloud Storage errors."""
     try:
         yield
     except FileNotFoundError:
         raise ApiError("NOT_FOUND", f"No such object: {name}") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        sentence = f'"{name}" would be a file and a folder at once here; rename it or delete what has its name.'
+        sentence = f'"{name}" would be both a file and a folder; rename it, or delete the existing object.'
         raise bad_request(sentence) from None
     except OSError as error:
-        raise ApiError("PERMISSION_DENIED", f'"{name}" cannot be used: {error.strerror}.') from None
+        raise ApiError("PERMISSION_DENIED", f'"{name}" can\'t be used: {error.strerror}.') from None

@@ -1,6 +1,6 @@
-"""Cloud Storage's JSON API over buckets that are folders: what google-cloud-storage, gcsfs and gcloud use of it.
+"""The part of Cloud Storage's JSON API that google-cloud-storage, gcsfs and gcloud use, with folders as buckets.
 
-Source: Cloud Storage JSON API, reference and "Performing resumable uploads", 2026, and what the clients send.
+Source: Cloud Storage JSON API, reference and "Performing resumable uploads", 2026, and the clients' requests.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ BUCKET = "/storage/v1/b/{bucket}"
 OBJECT = f"{BUCKET}/o/{{name:object}}"
 TARGET = "/b/{target}/o/{copy:object}"
 UPLOADS = "(?:/resumable)?/upload/storage/v1/b/{bucket}/o"
-MOST_SOURCES = 32  # of a compose call
-MOST_CALLS = 100  # of a batch
+MOST_SOURCES = 32  # the maximum number of sources in a compose call
+MOST_CALLS = 100  # the maximum number of calls in a batch
 
 
 class GcsApi:
-    """The methods of the API. Each takes a call and the parts of its address; STORAGE_EMULATOR_HOST is this service."""
+    """The methods of the API. Each method takes a call and the parts of its URL path."""
 
     def __init__(self, root: Path) -> None:
         self.buckets = Buckets(root)
@@ -43,7 +43,7 @@ class GcsApi:
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
-        """Return the routes; a GET never begins an upload, because any web page may send one as an image's address."""
+        """Return the routes. A GET never starts an upload, because any web page can send a GET as an image's URL."""
         uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
         return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading, *XmlApi(self).routes()]
 
@@ -101,7 +101,7 @@ class GcsApi:
         return self._metadata.policy(bucket)
 
     def permissions(self, call: Call, bucket: str) -> Any:
-        """Answer which of these permissions the caller has: all, as nobody is refused here."""
+        """Return all requested permissions, because permissions aren't enforced."""
         self.buckets.folder(bucket)
         return {"kind": "storage#testIamPermissionsResponse", "permissions": call.query.getlist("permissions")}
 
@@ -111,13 +111,13 @@ class GcsApi:
         return {**layout, "hierarchicalNamespace": {"enabled": False}}
 
     def list_managed_folders(self, call: Call, bucket: str) -> Any:
-        """An empty list, which gcloud asks for before it removes a bucket."""
+        """Return an empty list, which gcloud requests before it removes a bucket."""
         self.buckets.folder(bucket)
         return {"kind": "storage#managedFolders"}
 
     def list_objects(self, call: Call, bucket: str) -> Any:
         names, prefixes, token = listing.page(self.buckets.folder(bucket), call.query)
-        objects = filter(None, (self.buckets.find(bucket, name) for name in names))  # some may be gone by now
+        objects = filter(None, (self.buckets.find(bucket, name) for name in names))  # some might be deleted by now
         items = [self.described(call, item) for item in objects]
         listed = {"items": items, "prefixes": prefixes, "nextPageToken": token}
         return {"kind": "storage#objects"} | {key: value for key, value in listed.items() if value}
@@ -136,7 +136,7 @@ class GcsApi:
             return _media(call, item, file, sums)
 
     def patch_object(self, call: Call, bucket: str, name: str) -> Any:
-        """Change nothing: a file has no place for metadata."""
+        """Return the object unchanged, because a file can't store metadata."""
         item = self.buckets.get(bucket, name)
         check(call.query, item)
         return self.described(call, item)
@@ -173,15 +173,15 @@ class GcsApi:
         return done if isinstance(done, Response) else await run_in_threadpool(self.described, call, done)
 
     def batch(self, call: Call) -> Any:
-        """Several calls in one, answered in order. Source: Cloud Storage documentation, "Batch requests", 2026."""
+        """Execute the calls in a request, in order. Source: Cloud Storage documentation, "Batch requests", 2026."""
         head = f"Content-Type: {call.headers.get('content-type', '')}\r\n\r\n"
         try:
             message = email.message_from_bytes(head.encode("latin-1", "replace") + call.body)
         except RecursionError:
-            raise bad_request("The batch is nested too deeply; send its calls side by side.") from None
+            raise bad_request("The batch is nested too deeply; send the calls without nesting.") from None
         parts = cast(list[Message], message.get_payload()) if message.is_multipart() else []
         if not 0 < len(parts) <= MOST_CALLS:
-            raise bad_request(f"A batch is multipart/mixed with 1 to {MOST_CALLS} calls; send it so.")
+            raise bad_request(f"The body isn't a batch; send multipart/mixed with 1 to {MOST_CALLS} calls.")
         answers = [_as_part(part, self._in_batches.answer(_call_in(part, call))) for part in parts]
         body = b"".join(b"--batch\r\n%s\r\n" % answer for answer in answers) + b"--batch--\r\n"
         return Response(body, media_type='multipart/mixed; boundary="batch"')
@@ -208,15 +208,15 @@ class GcsApi:
 
 
 def _sources(body: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Name and preconditions of each source of a compose call."""
+    """Return the name and the preconditions of each source of a compose call."""
     sources = body.get("sourceObjects")
     if not isinstance(sources, list) or not 0 < len(sources) <= MOST_SOURCES:
-        raise bad_request(f"sourceObjects is not a list of 1 to {MOST_SOURCES} objects; compose in several steps.")
+        raise bad_request(f"sourceObjects isn't a list of 1 to {MOST_SOURCES} objects; compose in several steps.")
     read = []
     for source in sources:
         preconditions = source.get("objectPreconditions") or {} if isinstance(source, dict) else None
         if not isinstance(preconditions, dict):
-            raise bad_request('sourceObjects cannot be read; write each as {"name": "a"}.')
+            raise bad_request('sourceObjects isn\'t valid; use objects such as {"name": "a"}.')
         wanted = {"generation": source.get("generation"), **preconditions}
         conditions = {key: str(value) for key, value in wanted.items() if value is not None}
         read.append((str(source.get("name", "")), conditions))
@@ -224,22 +224,22 @@ def _sources(body: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
 
 
 def _call_in(part: Message, batch: Call) -> Call:
-    """Return the call that a part of a batch holds: the text of an HTTP request."""
+    """Return the call in one part of a batch, which is the text of an HTTP request."""
     line, _, remainder = str(part.get_payload()).lstrip().partition("\n")
     method, target, *_ = [*line.split(" "), "", ""]
     try:
         url = urlsplit(target)
     except ValueError as error:  # such as half of an IPv6 address
-        raise bad_request(f"{target} in the batch is not an address: {error}.") from None
+        raise bad_request(f"{target} in the batch isn't a URL: {error}.") from None
     query = QueryParams(parse_qsl(url.query))
     if query.get("alt") == "media":
-        raise bad_request("A batch cannot download; ask for the object by itself.")
+        raise bad_request("A batch can't download objects; request the object separately.")
     body = str(email.message_from_string(remainder).get_payload()).encode("utf-8", "surrogateescape")
     return Call(method, url.path, query, batch.headers, batch.stream, body)
 
 
 def _as_part(part: Message, answer: Response) -> bytes:
-    """Return an answer as a part of the batch's answer, with the part's id."""
+    """Return a response as one part of the batch's response, with the part's id."""
     id = str(part.get("content-id", "")).strip("<> ")
     about = f"Content-Type: application/http\r\nContent-ID: <response-{id}>\r\n"
     status = f"HTTP/1.1 {answer.status_code} {http.HTTPStatus(answer.status_code).phrase}\r\n"
@@ -254,7 +254,7 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
         "ETag": f'"{item.generation}"',
         "Last-Modified": formatdate(item.modified, usegmt=True),
         "Accept-Ranges": "bytes",
-        # HTML from a bucket runs nothing and reads nothing in a browser.
+        # In a browser, HTML from a bucket can't run scripts or read other pages.
         "Content-Security-Policy": "sandbox",
         "X-Content-Type-Options": "nosniff",
         "X-Goog-Generation": str(item.generation),
@@ -275,7 +275,10 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
 
 
 def _range(text: str, size: int) -> tuple[int, int] | None:
-    """Return begin and end (exclusive) of bytes=0-9, bytes=5- or bytes=-5; begin >= end if no such byte exists."""
+    """Return the begin and the exclusive end of a range such as bytes=0-9, bytes=5- or bytes=-5.
+
+    If the range contains no existing byte, begin >= end. Return None if the text isn't a range.
+    """
     match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", text)
     if not match or not any(match.groups()) or (all(match.groups()) and int(match[1]) > int(match[2])):
         return None

@@ -1,6 +1,6 @@
-"""The names of a bucket's objects in Cloud Storage's order, page by page.
+"""List a bucket's object names in Cloud Storage's order, page by page.
 
-The order is that of whole names, in which "a.txt" comes before "a/b"; a walk of the folders can yield it.
+Cloud Storage orders complete names, so "a.txt" comes before "a/b". A walk through the folders can yield this order.
 """
 
 import base64
@@ -18,9 +18,9 @@ LARGEST_PAGE = 1000
 
 
 def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], str]:
-    """Return one page of a list: names, prefixes, and the token of the next page, "" on the last one.
+    """Return one page of a list: the names, the prefixes, and the token of the next page, or "" on the last page.
 
-    `query` has the call's parameters; unknown ones are ignored. Raises ApiError if one cannot be read.
+    `query` contains the call's parameters; unknown parameters are ignored. Raises ApiError if a parameter isn't valid.
     """
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     after = _last_of(query.get("pageToken", ""))
@@ -38,20 +38,20 @@ def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], 
 
 
 def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str]:
-    """Yield names; names that are equal up to a delimiter after the prefix become that common part, once."""
+    """Yield names. Names that are equal up to the first delimiter after the prefix become one entry."""
     names = (name for name in _names(folder, prefix, start) if name.startswith(prefix) and name >= start)
     return (key for key, _ in itertools.groupby(names, lambda name: _rolled(name, prefix, delimiter) or name))
 
 
 def _names(folder: Path | str, prefix: str, start: str, inside: str = "") -> Iterator[str]:
-    """Yields object names in order, skipping folders that cannot contain a match; symlinks are not objects."""
+    """Yield object names in order, skipping folders that can't contain a match. Symbolic links aren't objects."""
     try:
         with os.scandir(folder) as scanned:
             entries = [entry for entry in scanned if not name_fault(inside + entry.name)]
     except (FileNotFoundError, NotADirectoryError):
-        return  # deleted since its parent was read
+        return  # deleted after its parent was read
     if inside and not entries:
-        yield inside  # an empty folder is an empty object, as in a bucket that Vertex mounts
+        yield inside  # an empty folder is an empty object, as in a bucket that Vertex AI mounts
     for name, entry in sorted((f"{inside}{e.name}{'/' * e.is_dir(follow_symlinks=False)}", e) for e in entries):
         if not name.endswith("/"):
             if entry.is_file(follow_symlinks=False):
@@ -61,28 +61,28 @@ def _names(folder: Path | str, prefix: str, start: str, inside: str = "") -> Ite
 
 
 def _rolled(name: str, prefix: str, delimiter: str) -> str:
-    """The name up to the first delimiter after the prefix, or "" without such a delimiter."""
+    """Return the name up to the first delimiter after the prefix, or "" if it doesn't contain that delimiter."""
     end = name.find(delimiter, len(prefix)) if delimiter else -1
     return name[: end + len(delimiter)] if end >= 0 else ""
 
 
 def _glob(pattern: str) -> Callable[[str], bool]:
-    """Return a test of names by a matchGlob: * stops at a slash, ** does not.
+    """Return a function that tests whether a name matches a matchGlob. A * stops at a slash, but ** doesn't.
 
-    The test follows all positions in a name that the pattern can have reached, so its time is bounded. A regular
-    expression would try them one after the other.
+    To bound its run time, the function tracks all positions that the pattern can reach in a name. A regular expression
+    would try these positions one after another.
     """
     if len(pattern) > LONGEST_NAME:
         raise bad_request(f"matchGlob has more than {LONGEST_NAME} characters; shorten it.")
     try:
         steps = [(token, _texts(token)) for token in re.findall(r"\*\*|\[[^]]+]|{[^}]*}|.", pattern, re.DOTALL)]
     except re.error as error:
-        raise bad_request(f'matchGlob "{pattern}" cannot be read: {error}.') from None
+        raise bad_request(f'matchGlob "{pattern}" isn\'t valid: {error}.') from None
     return lambda name: len(name) in functools.reduce(lambda reached, step: _reach(name, reached, *step), steps, {0})
 
 
 def _texts(token: str) -> list[re.Pattern[str]]:
-    """Patterns for the texts that a token of a glob stands for; a star also stands for the beginnings of its text."""
+    """Return patterns for the texts that match a glob token. A star also matches every prefix of its text."""
     if token in ("*", "**", "?"):
         return [re.compile({"*": "[^/]*", "**": ".*", "?": "[^/]"}[token], re.DOTALL)]
     if token[0] == "{" and len(token) > 1:
@@ -91,7 +91,7 @@ def _texts(token: str) -> list[re.Pattern[str]]:
 
 
 def _reach(name: str, starts: set[int], token: str, texts: Sequence[re.Pattern[str]]) -> set[int]:
-    """The positions in a name at which a token can end if it begins at one of these."""
+    """Return the positions in a name where a token can end if it begins at one of `starts`."""
     ends: set[int] = set()
     for start in sorted(starts):
         for match in filter(None, (text.match(name, start) for text in texts if token[0] != "*" or start not in ends)):
@@ -100,8 +100,8 @@ def _reach(name: str, starts: set[int], token: str, texts: Sequence[re.Pattern[s
 
 
 def _last_of(token: str) -> str:
-    """The last name of the page before, "" for the first page."""
+    """Return the last name of the previous page, or "" for the first page."""
     try:
         return base64.b64decode(token, altchars="-_", validate=True).decode()
     except ValueError:
-        raise bad_request("pageToken belongs to no list; begin again without it.") from None
+        raise bad_request("The pageToken isn't valid; request the first page, without a token.") from None

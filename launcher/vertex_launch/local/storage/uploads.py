@@ -1,4 +1,4 @@
-"""Uploads of all three types: the bytes gather in a hidden file, which becomes the object at once and whole."""
+"""Uploads of all three types. A hidden file collects the bytes and then becomes the object atomically."""
 
 import fcntl
 import os
@@ -20,17 +20,20 @@ from vertex_launch.untrusted.regular_file import locked_elsewhere
 
 
 async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
-    """One request of an upload: the object if the request completes it, else the answer; raises ApiError."""
+    """Handle one request of an upload. Return the object if the upload is complete, and a response otherwise.
+
+    Raises ApiError if the request isn't valid.
+    """
     buckets.folder(bucket)
     if "upload_id" in call.query:
         return await _resume(buckets, call, bucket)
     if call.method == "DELETE":
-        raise bad_request("upload_id is missing; name the upload to give up.")
+        raise bad_request("upload_id is missing; set it to the id of the upload to cancel.")
     kind = call.query.get("uploadType", "")
     if kind == "resumable":
         return await run_in_threadpool(_begin, buckets, replace(call, body=await read_body(call)), bucket)
     if kind not in ("media", "multipart"):
-        raise bad_request(f'uploadType "{kind}" is not known; use media, multipart or resumable.')
+        raise bad_request(f'uploadType "{kind}" isn\'t supported; use media, multipart or resumable.')
     part = buckets.new_part()
     try:
         about = await _receive_multipart(call, part) if kind == "multipart" else {}
@@ -42,13 +45,13 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
 
 
 def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
-    """Return the address of a new session; it holds all of the session's state, which so outlives the service."""
+    """Return the URL of a new session. The URL contains the session's whole state, so it survives server restarts."""
     about: Mapping[str, Any] = call.json()
     name = _name(call, about)
     check(call.query, buckets.find(bucket, name))
     sums = {key: str(about[key]) for key in ("crc32c", "md5Hash") if key in about}
     if wrong := [key for key, value in sums.items() if not re.fullmatch("[A-Za-z0-9+/=]+", value)]:
-        raise bad_request(f"The {wrong[0]} is not base64; send the checksum so.")
+        raise bad_request(f"The {wrong[0]} checksum isn't base64; send it in base64.")
     part = buckets.new_part()
     session = {**call.query, **sums, "name": name, "upload_id": part.name}
     location = f"{call.base}{call.path}?{urlencode(session)}"
@@ -56,7 +59,7 @@ def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
 
 
 async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
-    """Take a session's next bytes, or answer how many bytes have arrived."""
+    """Receive a session's next bytes, or return the number of bytes that have arrived."""
     part = buckets.part(call.query["upload_id"])
     if call.method == "DELETE":
         part.unlink()
@@ -66,34 +69,37 @@ async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Respons
     if total is None or size < total:
         return _titled(Response(status_code=308, headers={"Range": f"bytes=0-{size - 1}"} if size else {}))
     if size > total:
-        raise bad_request(f"{size} bytes came, but the upload was to have {total}; begin a new one.")
+        raise bad_request(f"The upload has {size} bytes instead of {total}; start a new upload.")
     return await run_in_threadpool(_finish, buckets, call, part, bucket, call.query)
 
 
 def _content_range(call: Call) -> tuple[int, int | None]:
-    """The position of this request's first byte, and the size of the object, None if the client does not know yet."""
+    """Return the position of this request's first byte, and the object's size, or None if the size is unknown."""
     text = call.headers.get("content-range", f"bytes 0-/{call.headers.get('content-length', '*')}")
     match = re.fullmatch(r"bytes (?:([0-9]{1,18})-[0-9]*|\*)/([0-9]{1,18}|\*)", text)
     if not match:
-        raise bad_request(f'Content-Range "{text}" cannot be read; write it as bytes 0-99/200.')
+        raise bad_request(f'Content-Range "{text}" isn\'t valid; use a range such as bytes 0-99/200.')
     return int(match[1] or 0), None if match[2] == "*" else int(match[2])
 
 
 async def append(part: Path, call: Call, begin: int) -> int:
-    """Append the request's bytes that the part lacks, the first being byte `begin`; returns the part's new size."""
+    """Append the request's bytes that the part doesn't contain yet. Return the part's new size.
+
+    The request's first byte is the object's byte `begin`.
+    """
     with part.open("ab") as file:
         if locked_elsewhere(file, fcntl.LOCK_EX):
-            raise ApiError("UNAVAILABLE", "Another request writes to this upload; try again when it has ended.")
+            raise ApiError("UNAVAILABLE", "Another request is writing to this upload; try again later.")
         size = os.fstat(file.fileno()).st_size
         if begin > size:
-            raise bad_request(f"The bytes begin at {begin}, but only {size} are here; send those between first.")
+            raise bad_request(f"The bytes begin at {begin}, but only {size} have arrived; send the missing bytes.")
         async for block in _blocks(call, skip=size - begin):
             await run_in_threadpool(file.write, block)
         return file.tell()
 
 
 async def _receive_multipart(call: Call, part: Path) -> Mapping[str, Any]:
-    """Write the object's bytes to the part; returns the metadata, which come before them."""
+    """Write the object's bytes to the part. Return the metadata, which comes before the bytes."""
     blocks = _blocks(call)
     mark, newline, about, data = _parts(await anext(blocks, b""))
     with part.open("w+b") as file:
@@ -104,23 +110,23 @@ async def _receive_multipart(call: Call, part: Path) -> Mapping[str, Any]:
         begin = file.seek(max(file.tell() - len(end) - 4, 0))
         last = file.read()
         if end not in last:
-            raise bad_request("The multipart upload ends early; send it again.")
+            raise bad_request("The multipart upload is incomplete; send it again.")
         file.truncate(begin + last.rindex(end))
     return await run_in_threadpool(replace(call, body=about).json)
 
 
 def _parts(first: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the boundary, the end of a line (some clients write \\n alone), the metadata, and the first data.
+    """Return the boundary, the line ending (some clients use only \\n), the metadata, and the first data.
 
-    Each step looks once for one text, so the time grows no faster than the body. Source: RFC 2046, section 5.1.
+    Each step searches once for one text, so the run time is linear in the body's size. Source: RFC 2046, section 5.1.
     """
     line, _, remainder = first.lstrip().partition(b"\n")
     newline, mark = b"\r\n" if line.endswith(b"\r") else b"\n", line.removesuffix(b"\r")
-    _, described, remainder = (newline + remainder).partition(newline * 2)  # a part may have no headers
+    _, described, remainder = (newline + remainder).partition(newline * 2)  # a part might have no headers
     about, marked, remainder = remainder.partition(newline + mark + newline)
     _, begun, data = (newline + remainder).partition(newline * 2)
     if not (mark.startswith(b"--") and described and marked and begun):
-        raise bad_request("The multipart upload cannot be read; send metadata as JSON, then the bytes.")
+        raise bad_request("The multipart upload isn't valid; send JSON metadata, then the bytes.")
     return mark, newline, about, data
 
 
@@ -129,7 +135,7 @@ def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mappin
 
 
 def verified(call: Call, part: Path, about: Mapping[str, Any]) -> Checksums:
-    """Return a part's checksums; raises ApiError if they are not the client's, and removes the part."""
+    """Return a part's checksums. If they differ from the client's checksums, remove the part and raise ApiError."""
     with part.open("rb") as file:
         sums = checksums(file, part.stat().st_size)
     sent = f"{call.headers.get('x-goog-hash', '')},md5={call.headers.get('content-md5', '')}"
@@ -139,12 +145,12 @@ def verified(call: Call, part: Path, about: Mapping[str, Any]) -> Checksums:
         expected = header[1] if header else about.get(key, actual)
         if expected != actual:
             part.unlink()
-            raise bad_request(f"The {algorithm} {expected} was sent, but the bytes have {actual}; upload again.")
+            raise bad_request(f"The {algorithm} checksum is {actual} instead of {expected}; upload the object again.")
     return sums
 
 
 def _titled(response: Response) -> Response:
-    """Write Location in place of location: TensorFlow finds no other."""
+    """Write Location in place of location, because TensorFlow reads only the capitalized header."""
     response.raw_headers = [(name.title(), value) for name, value in response.raw_headers]
     return response
 
@@ -154,7 +160,7 @@ def _name(call: Call, about: Mapping[str, Any]) -> str:
 
 
 async def _blocks(call: Call, skip: int = 0) -> AsyncIterator[bytes]:
-    """The body in few large pieces, without its first `skip` bytes."""
+    """Yield the body in large blocks, without its first `skip` bytes."""
     gathered = bytearray()
     async for received in call.stream():
         gathered += received[skip:]

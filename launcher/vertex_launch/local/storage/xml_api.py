@@ -1,4 +1,4 @@
-"""Cloud Storage's XML API, by the methods of the JSON API: for curl, Rust's object_store and transfer_manager.
+"""Cloud Storage's XML API for curl, Rust's object_store and transfer_manager, built on the JSON API's methods.
 
 Source: Cloud Storage documentation, "XML API" and "XML API multipart uploads", 2026; apache/arrow-rs-object-store,
 src/gcp/client.rs, 2026; google-cloud-storage 3.17.1, _media/_upload.py.
@@ -27,30 +27,30 @@ from vertex_launch.local.storage import uploads
 from vertex_launch.local.storage.objects import BLOCK, bad_request, checksums, number
 
 OBJECT = f"{XML_API}/{{bucket}}/{{name:rest}}"
-# The JSON API's parameters by those of this one.
+# The XML API's parameters -> the JSON API's parameters.
 LISTING = {"prefix": "prefix", "delimiter": "delimiter", "max-keys": "maxResults", "continuation-token": "pageToken"}
 CONDITIONS = {f"x-goog-if-{kind}-match": f"if{kind.title()}Match" for kind in ("generation", "metageneration")}
 PART = re.compile(rb"<PartNumber>([0-9]{1,5})</PartNumber>")
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
-MOST_PARTS, SMALLEST_PART = 10_000, 5 * 2**20  # bytes; the last one may be smaller
-PUBLIC_SECONDS = 60  # for each answer about a public object
+MOST_PARTS, SMALLEST_PART = 10_000, 5 * 2**20  # bytes; the last part can be smaller
+PUBLIC_SECONDS = 60  # the time limit for each response about a public object
 PUBLIC_HEADERS = ("content-type", "content-length", "content-range", "etag", "x-goog-hash")
 
 
 class XmlApi:
-    """The methods of the API. The parts of an upload are hidden files beside the upload's own, such as ID.00001."""
+    """The methods of the API. An upload's parts are hidden files in the same folder as the upload, such as ID.00001."""
 
     def __init__(self, api: Any) -> None:
         self._api, self._buckets = api, api.buckets
 
     def routes(self) -> list[Route]:
-        """Return the routes; a GET writes nothing."""
+        """Return the routes. A GET never writes anything."""
         methods = {"GET": self.read, "PUT": self.write, "POST": self.write_in_parts, "DELETE": self.delete}
         listing = ("GET", f"{XML_API}/{{bucket}}/?", self.list_objects)
         return [listing, *((method, OBJECT, act) for method, act in methods.items())]
 
     def list_objects(self, call: Call, bucket: str) -> Response:
-        """List a bucket as the second version of the method does."""
+        """List a bucket, as in version 2 of the method."""
         query = {LISTING[key]: value for key, value in call.query.items() if key in LISTING}
         query = {"pageToken": base64.urlsafe_b64encode(call.query.get("start-after", "").encode()).decode(), **query}
         listed = self._api.list_objects(replace(call, query=QueryParams(query)), bucket)
@@ -61,7 +61,7 @@ class XmlApi:
         return _answer(_xml("ListBucketResult", *inside, **about, **more))
 
     def read(self, call: Call, bucket: str, name: str) -> Any:
-        """Answer with an object, without a login also of a public bucket that is not here; or with a list of parts."""
+        """Return an object or a list of parts. Without credentials, the object can be in a public cloud bucket."""
         if "uploadId" in call.query:
             return _answer(_xml("ListPartsResult", *map(_part, self._parts(call)), Bucket=bucket, Key=name))
         if bucket not in self._buckets.names() and "authorization" not in call.headers:
@@ -73,7 +73,7 @@ class XmlApi:
         return Response(status_code=304) if call.headers.get("if-none-match") == etag else answer
 
     async def write(self, call: Call, bucket: str, name: str) -> Response:
-        """Take an object, a copy of another, or a part of one."""
+        """Write an object, a copy of an object, or a part of an upload."""
         if "uploadId" in call.query:
             return await self._write_part(call)
         source = unquote(call.headers.get("x-goog-copy-source", "")).lstrip("/")
@@ -86,15 +86,15 @@ class XmlApi:
     async def _write_part(self, call: Call) -> Response:
         upload, count = self._buckets.part(call.query["uploadId"]), number(call.query, "partNumber")
         if not 1 <= count <= MOST_PARTS:
-            raise bad_request(f"partNumber is {count}; write 1 to {MOST_PARTS}.")
+            raise bad_request(f"partNumber {count} isn't valid; use 1 to {MOST_PARTS}.")
         part = upload.with_name(f"{upload.name}.{count:05}")
-        part.unlink(missing_ok=True)  # of an earlier try
+        part.unlink(missing_ok=True)  # from an earlier attempt
         await uploads.append(part, call, 0)
         sums = await run_in_threadpool(uploads.verified, call, part, {})
         return _answer("", {**sums, "etag": base64.b64decode(sums["md5Hash"]).hex()})
 
     def write_in_parts(self, call: Call, bucket: str, name: str) -> Response:
-        """Begin an upload, or make an object of the parts that the client names."""
+        """Start an upload, or create an object from the parts that the client lists."""
         self._buckets.folder(bucket)
         if "uploads" in call.query:
             upload = self._buckets.new_part().name
@@ -102,16 +102,16 @@ class XmlApi:
         there = {file.suffix[1:].encode(): file for file in self._parts(call)}
         named = [count.zfill(5) for count in PART.findall(call.body)]
         if not named or named != sorted({*named} & there.keys()):
-            raise bad_request("These are not parts that were uploaded, in their order; name such.")
+            raise bad_request("The parts aren't uploaded parts in ascending order; list uploaded parts in order.")
         if any(there[count].stat().st_size < SMALLEST_PART for count in named[:-1]):
-            raise bad_request(f"A part has less than {SMALLEST_PART} bytes, and is not the last; send larger ones.")
+            raise bad_request(f"A part before the last has less than {SMALLEST_PART} bytes; send larger parts.")
         item = self._buckets.combine(_opened(there[count] for count in named), bucket, name, _asked(call).query)
         self._end(call)
         done = self._api.described(call, item)
         return _answer(_xml("CompleteMultipartUploadResult", Bucket=bucket, Key=name, ETag=_etag(done)), done)
 
     def delete(self, call: Call, bucket: str, name: str) -> Response:
-        """Delete an object, or give up an upload."""
+        """Delete an object, or cancel an upload."""
         if "uploadId" not in call.query:
             self._api.delete_object(_asked(call), bucket, name)
         else:
@@ -128,36 +128,36 @@ class XmlApi:
 
 
 def _public(bucket: str, name: str, byte_range: str) -> Response:
-    """Return an object that all the world may read in the real Cloud Storage; raises ApiError for any other."""
+    """Return a public object from the real Cloud Storage. Raises ApiError if the object isn't public."""
     url = f"https://storage.googleapis.com/{bucket}/{quote(name)}"
     request = urllib.request.Request(url, headers={"Range": byte_range} if byte_range else {})
     try:
         answer = cast(HTTPResponse, urllib.request.urlopen(request, timeout=PUBLIC_SECONDS))
     except urllib.error.HTTPError as error:
-        raise ApiError("NOT_FOUND", f"gs://{bucket} is not here, and {url} is not public ({error.code}).") from None
+        raise ApiError("NOT_FOUND", f"gs://{bucket} isn't local, and {url} isn't public (HTTP {error.code}).") from None
     except OSError as error:
         reason = getattr(error, "reason", error)
-        raise ApiError("NOT_FOUND", f"gs://{bucket} is not here, and {url} cannot be reached: {reason}.") from None
+        raise ApiError("NOT_FOUND", f"gs://{bucket} isn't local, and {url} can't be reached: {reason}.") from None
     headers = {key: value for key in PUBLIC_HEADERS if (value := answer.headers.get(key))}
     return StreamingResponse(iter(lambda: answer.read(BLOCK), b""), answer.status, headers)  # its end closes `answer`
 
 
 def _opened(files: Iterable[Path]) -> Iterator[BinaryIO]:
-    """Yield each file open, and no other meanwhile."""
+    """Yield each file while it is open, with only one file open at a time."""
     for path in files:
         with path.open("rb") as file:
             yield file
 
 
 def _asked(call: Call, **more: str) -> Call:
-    """Return a call of the JSON API with the same preconditions, and these parameters."""
+    """Return a JSON API call with the same preconditions and additional parameters."""
     sent = {name: call.headers[header] for header, name in CONDITIONS.items() if header in call.headers}
     sent |= {"generation": call.query["generation"]} if "generation" in call.query else {}
     return replace(call, query=QueryParams({**sent, **more}))
 
 
 def _answer(body: str, written: Resource | None = None) -> Response:
-    """Return an answer in the name space of the API, with headers that say of an object or a part what was written."""
+    """Return a response in the API's XML namespace, with headers that describe the written object or part."""
     body, headers = body.replace(">", f' xmlns="{NAMESPACE}">', 1), {"ETag": _etag(written)} if written else {}
     if written and "generation" in written:
         headers["X-Goog-Generation"] = written["generation"]
@@ -182,6 +182,6 @@ def _part(file: Path) -> str:
 
 
 def _xml(tag: str, *inside: str, **values: object) -> str:
-    """An element with these elements inside, and one for each value."""
+    """Return an XML element that contains an element for each value, and then the elements in `inside`."""
     texts = (f"<{key}>{escape(str(value))}</{key}>" for key, value in values.items())
     return f"<{tag}>{''.join((*texts, *inside))}</{tag}>"

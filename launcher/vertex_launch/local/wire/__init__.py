@@ -1,1 +1,1 @@
-"""The way of a job's replicas to Google: it ends at the local Vertex, with the clients' own names, tokens and TLS."""
+"""The proxy that redirects a replica's Google clients to the local Vertex, without changes to the clients."""

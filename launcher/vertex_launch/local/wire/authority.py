@@ -1,4 +1,4 @@
-"""A certificate authority for Google's names on this machine, trusted by the replicas of one process alone."""
+"""A local certificate authority for Google's host names. Only the replicas of one process trust it."""
 
 import ssl
 import tempfile
@@ -13,37 +13,37 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# Variables by which Python, requests, curl, gRPC, gcloud and Node find the authorities to trust.
+# The variables with the trusted authorities for Python, requests, curl, gRPC, gcloud and Node.
 BUNDLES = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"),
     *("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", "NODE_EXTRA_CA_CERTS"),
 )
-VALID = timedelta(days=30)  # longer than any job
-EARLIER = timedelta(days=1)  # for a clock that is late
+VALID = timedelta(days=30)  # longer than any job runs
+EARLIER = timedelta(days=1)  # in case a clock is slow
 
 
 class Authority:
-    """Issues certificates. Its key stays in the memory of this process."""
+    """A certificate authority whose private key stays in this process's memory."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "local Vertex")])
-        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # certificates and CRLs
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # for certificates and CRLs
         own = (x509.BasicConstraints(ca=True, path_length=0), True), (usage, True)
         self._certificate = self._issued(self._name, self._key.public_key(), *own)
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def bundle(self, environ: Mapping[str, str]) -> bytes:
-        """Return the authorities that this shell trusts, and this one, as PEM."""
+        """Return the authorities that this shell trusts, and this authority, as PEM."""
         shell = next((environ[name] for name in BUNDLES if Path(environ.get(name, "")).is_file()), certifi.where())
         return Path(shell).read_bytes() + b"\n" + self._certificate.public_bytes(Encoding.PEM)
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return a server's TLS for this host; HTTP/2 only for clients that speak nothing else, as gRPC does."""
+        """Return a server's TLS context for this host. HTTP/2 is only for clients that require it, such as gRPC."""
         if host not in self._contexts:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.set_alpn_protocols(["http/1.1", "h2"])
-            with tempfile.NamedTemporaryFile() as file:  # which only its owner may read
+            with tempfile.NamedTemporaryFile() as file:  # readable only by its owner
                 file.write(self._identity(host))
                 file.flush()
                 context.load_cert_chain(file.name)
@@ -51,7 +51,7 @@ class Authority:
         return self._contexts[host]
 
     def _identity(self, host: str) -> bytes:
-        """A new key and its certificate, as PEM."""
+        """Return a new key and its certificate, as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.DNSName(host)])
         leaf = x509.BasicConstraints(ca=False, path_length=None)

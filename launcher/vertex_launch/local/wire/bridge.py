@@ -1,4 +1,4 @@
-"""Answers gRPC calls of Google's clients by their REST twins: the SDK's default transport, for an API that is REST."""
+"""Translate the gRPC calls of Google's clients to REST calls. The SDK uses gRPC by default, but the server is REST."""
 
 import functools
 import importlib
@@ -23,14 +23,14 @@ from vertex_launch.local.api.http import not_here
 THREADS = 8
 # /google.cloud.aiplatform.v1.JobService/CreateCustomJob
 METHOD = re.compile(r"/(google\.cloud\.(?:aiplatform|resourcemanager))\.(v\w+)\.(\w+)/(\w+)")
-# The methods that every service of Google has; any client of Vertex AI has them, too.
+# The methods that every Google service has. Every Vertex AI client supports these methods.
 MIXIN = re.compile(r"/google\.(?:longrunning\.Operations|cloud\.location\.Locations|iam\.v1\.IAMPolicy)/(\w+)")
 MIXED_INTO = ("google.cloud.aiplatform", "v1", "JobService")
 DETAILS_HEADER = "grpc-status-details-bin"  # Source: grpcio-status 1.85.3, rpc_status.py
 
 
 class Bridge(grpc.GenericRpcHandler):
-    """Translates any call of a service whose Python client has a REST transport; all others get one sentence."""
+    """A handler that translates calls to services whose Python client has a REST transport, and rejects other calls."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -47,11 +47,11 @@ class Bridge(grpc.GenericRpcHandler):
                 response = stub(_request(stub, next(bodies, b"")))
                 yield from map(_bytes, response if isinstance(response, ResponseIterator) else [response])
             except GoogleAPICallError as error:
-                _abort(context, error.response.json())  # the exception of a 400 names no status
+                _abort(context, error.response.json())  # the exception for a 400 contains no status
             except ApiError as error:
                 _abort(context, error.as_json())
-            except (json_format.Error, DecodeError, ValueError) as error:  # no form in REST, such as NaN in a Value
-                _abort(context, ApiError("INVALID_ARGUMENT", f"{error}; the local Vertex reads JSON").as_json())
+            except (json_format.Error, DecodeError, ValueError) as error:  # not valid in JSON, such as NaN in a Value
+                _abort(context, ApiError("INVALID_ARGUMENT", f"{error}; use a value that JSON supports").as_json())
             except NotImplementedError:  # a stream from the client
                 _abort(context, not_here(details.method[1:]).as_json())
 
@@ -59,7 +59,7 @@ class Bridge(grpc.GenericRpcHandler):
 
     @functools.cache  # noqa: B019 - one bridge lives as long as the process
     def _stub(self, package: str, version: str, service: str, method: str) -> Any:
-        """The REST call of a method, None where the client has none."""
+        """Return the REST call of a method, or None if the client doesn't support the method."""
         try:
             module = importlib.import_module(f"{package}_{version}.services.{_snake(service)}")
         except ImportError:
@@ -67,40 +67,40 @@ class Bridge(grpc.GenericRpcHandler):
         connect, options = getattr(module, f"{service}Client"), {"api_endpoint": self._endpoint}
         client = connect(transport="rest", credentials=AnonymousCredentials(), client_options=options)
         session = client.transport._session
-        session.trust_env = False  # no proxy leads to this machine
-        session.headers["Connection"] = "close"  # the server would close an idle connection, and nobody here its end
+        session.trust_env = False  # a proxy can't reach this machine
+        session.headers["Connection"] = "close"  # the client wouldn't close a connection that the server closed
         return getattr(client.transport, _snake(method), None)
 
 
 def serve(endpoint: str, host: str) -> int:
-    """Serve gRPC without TLS until the process ends; returns the port."""
+    """Serve gRPC without TLS until the process ends. Return the port."""
     server = grpc.server(ThreadPoolExecutor(THREADS), handlers=[Bridge(endpoint)])
     port: int = server.add_insecure_port(f"{host}:0")
     server.start()
-    # gRPC stops a server that nothing refers to.
+    # gRPC stops a server without references, so this thread keeps a reference.
     threading.Thread(target=server.wait_for_termination, name="gRPC", daemon=True).start()
     return port
 
 
 def _request(stub: Any, body: bytes) -> Any:
-    """The request of a call, as its REST twin takes it; raises ApiError for fields that this process cannot know."""
+    """Return a call's request for the REST call. Raises ApiError if the request contains unknown fields."""
     kind = inspect.signature(stub.__call__).parameters["request"].annotation
     request = kind() if issubclass(kind, Message) else kind.pb(kind())
     request.ParseFromString(body)
     size = request.ByteSize()
     request.DiscardUnknownFields()
     if request.ByteSize() != size:
-        fault = "the request has fields of a later google-cloud-aiplatform than the local Vertex has"
-        raise ApiError("INVALID_ARGUMENT", f"{fault}; install the release that it has in the replica")
+        fault = "the request has fields of a later google-cloud-aiplatform release than the local Vertex uses"
+        raise ApiError("INVALID_ARGUMENT", f"{fault}; install the same release in the replica")
     for field in request.DESCRIPTOR.fields:
         if field.message_type is field_mask_pb2.FieldMask.DESCRIPTOR and request.HasField(field.name):
             mask = getattr(request, field.name)
-            mask.paths[:] = map(_snake, mask.paths)  # clients write either case, and JSON's form takes this one
+            mask.paths[:] = map(_snake, mask.paths)  # clients use either case, but JSON conversion needs snake case
     return request if kind is type(request) else kind(request)
 
 
 def _abort(context: grpc.ServicerContext, answer: Mapping[str, Any]) -> None:
-    """End a call with an error of the REST API, and its details."""
+    """End a call with an error from the REST API, including its details."""
     error = answer["error"]
     code = grpc.StatusCode[error["status"]]
     whole = {"code": code.value[0], "message": error["message"], "details": error.get("details", [])}
@@ -110,7 +110,7 @@ def _abort(context: grpc.ServicerContext, answer: Mapping[str, Any]) -> None:
 
 
 def _bytes(response: Any) -> bytes:
-    """A response on the wire: of a wrapped message, of a plain one, or of none, which is empty."""
+    """Return a response as bytes. The response can be a wrapped message, a plain message or None."""
     if response is None:
         return b""
     pb = type(response).pb(response) if hasattr(type(response), "pb") else response
@@ -118,5 +118,5 @@ def _bytes(response: Any) -> bytes:
 
 
 def _snake(name: str) -> str:
-    """create_custom_job of CreateCustomJob."""
+    """Return a name in snake case, such as create_custom_job for CreateCustomJob."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

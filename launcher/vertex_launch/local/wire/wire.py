@@ -1,9 +1,9 @@
-"""The proxy of a job's replicas: Google's hosts end here, all others are reached as from this machine.
+"""The replicas' proxy, which redirects connections to Google to the local Vertex and forwards all other connections.
 
-A client connects to Google as ever; the proxy takes the connection with a certificate that the replicas trust, and
-hands what it hears to the local Vertex. No token of a replica leaves the machine, wherever it found it.
+A client connects to Google as usual. The proxy accepts the connection with a certificate that the replicas trust, and
+passes the requests to the local Vertex. A replica's tokens never leave the machine.
 
-The proxy is the metadata server, too, by which Google's clients find project, place and account of a replica. Source:
+The proxy is also the metadata server, from which Google's clients read a replica's project, zone and account. Source:
 Compute Engine documentation, "About VM metadata" and "Predefined metadata keys", 2026.
 """
 
@@ -33,26 +33,26 @@ from vertex_launch.local.running.hosts import LOOPBACK
 from vertex_launch.local.wire.authority import BUNDLES, Authority
 from vertex_launch.settings import Settings, for_local
 
-HTTP = "http/1.1"  # by ALPN; gRPC is "h2"
-BUNDLE = "authorities.pem"  # in the home folder of a job
+HTTP = "http/1.1"  # the ALPN name; gRPC is "h2"
+BUNDLE = "authorities.pem"  # in a job's home folder
 PROXIES = ("https_proxy", "HTTPS_PROXY")
 METADATA_ROOT = "/computeMetadata"
 METADATA_HOSTS = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
-METADATA_PORT = 80  # where programs look that read none of these variables
-METADATA_NETWORK, METADATA_ADDRESSES = IPv4Address("127.192.0.0"), 2**20  # replicas have addresses below these
+METADATA_PORT = 80  # the default port, for programs that don't read these variables
+METADATA_NETWORK, METADATA_ADDRESSES = IPv4Address("127.192.0.0"), 2**20  # replicas have lower addresses
 TOKEN = {"access_token": "local-vertex", "expires_in": 3599, "token_type": "Bearer"}
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/userinfo.email")
 CHUNK = 2**16  # bytes
-END = b"\r\n\r\n"  # of the head of a request or an answer
-OBSOLETE = re.compile(rb"Transfer-Encoding: identity\r\n", re.IGNORECASE)  # TensorFlow sends it; servers refuse it
+END = b"\r\n\r\n"  # the end of a request's or response's head
+OBSOLETE = re.compile(rb"Transfer-Encoding: identity\r\n", re.IGNORECASE)  # TensorFlow sends it, but servers reject it
 FLAVOR = re.compile(rb"\r\nmetadata-flavor:[ \t]*google[ \t]*\r\n", re.IGNORECASE)
-HEAD_SECONDS = 60  # for a request's head to arrive
+HEAD_SECONDS = 60  # the time limit for receiving a request's head
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Wire:
-    """The proxies of all jobs of this process, each with a port; without an endpoint they lead to the buckets alone."""
+    """The proxies of this process's jobs, each with its own port. Without an endpoint, they serve only the buckets."""
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
         self._environ, self._endpoint, self._buckets = context.environ, endpoint, context.state_dir.buckets
@@ -62,13 +62,13 @@ class Wire:
 
     @contextlib.contextmanager
     def of_job(self, job: Job, job_id: str, context: Context) -> Iterator[Context]:
-        """Open a job's proxy for the block; yields the context with the variables that lead its replicas there."""
+        """Run a job's proxy during the block. Yield the context with the variables that select the proxy."""
         values = _metadata(for_local(context.settings), job.spec.service_account)
         bundle = private(context.state_dir.of_replicas(job_id)) / BUNDLE
         with open(bundle, "wb", opener=private_file) as file:
             file.write(self._authority.bundle(self._environ))
         server, metadata = self._listening(values, LOOPBACK, 0), None
-        with contextlib.suppress(OSError):  # this system gives us no such port, or somebody has it at all addresses
+        with contextlib.suppress(OSError):  # the port isn't permitted, or a process uses it on all addresses
             address = METADATA_NETWORK + random.randrange(1, METADATA_ADDRESSES)
             metadata = self._listening(values, str(address), METADATA_PORT)
         port = server.sockets[0].getsockname()[1]
@@ -76,9 +76,9 @@ class Wire:
             **dict.fromkeys(BUNDLES, str(bundle)),
             **dict.fromkeys(PROXIES, f"http://{LOOPBACK}:{port}"),
             **dict.fromkeys(METADATA_HOSTS, f"{LOOPBACK}:{port}"),
-            "STORAGE_EMULATOR_HOST": f"http://{LOOPBACK}:{port}",  # gcsfs goes past every proxy
+            "STORAGE_EMULATOR_HOST": f"http://{LOOPBACK}:{port}",  # gcsfs ignores proxies
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-            "GOOGLE_CLOUD_DISABLE_GRPC": "true",  # Cloud Logging's client has no REST twin to answer gRPC by
+            "GOOGLE_CLOUD_DISABLE_GRPC": "true",  # the Cloud Logging client has no REST transport for the bridge
         }
         try:
             yield replace(context, wire=variables, metadata=metadata.sockets[0].getsockname()[0] if metadata else "")
@@ -88,13 +88,13 @@ class Wire:
             bundle.unlink(missing_ok=True)
 
     def _listening(self, values: Any, address: str, port: int) -> asyncio.Server:
-        """Return a server for a job's replicas; raises OSError."""
+        """Return a server for a job's replicas. Raises OSError if the port isn't available."""
         starting = asyncio.start_server(functools.partial(self._serve, values), address, port)
         return asyncio.run_coroutine_threadsafe(starting, self._loop).result()
 
     async def _serve(self, values: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         near = reader, writer
-        with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):  # the client is gone
+        with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):  # the client disconnected
             head = await asyncio.wait_for(reader.readuntil(END), HEAD_SECONDS)
             method, target, *_ = [*head.decode("latin-1").split(" ", 2), "", ""]
             if method == "CONNECT" and is_google(target):
@@ -103,14 +103,14 @@ class Wire:
                 await self._tunnel(target, near)
             elif target.startswith(METADATA_ROOT) or target == "/":
                 writer.write(_of_metadata(values, target, head))
-            else:  # a storage client, which STORAGE_EMULATOR_HOST leads here
+            else:  # a storage client that uses STORAGE_EMULATOR_HOST
                 await self._hand_over(HTTP, head, near)
         with contextlib.suppress(OSError):
             await writer.drain()
             writer.close()
 
     async def _take(self, host: str, near: Connection) -> None:
-        """Be this host of Google."""
+        """Accept a TLS connection in place of this Google host."""
         reader, writer = near
         writer.write(_answer("200 Connection established"))
         await writer.drain()
@@ -120,14 +120,14 @@ class Wire:
         await self._hand_over(protocol, head, near)
 
     async def _hand_over(self, protocol: str, head: bytes, near: Connection) -> None:
-        """Let the local Vertex answer, from the request on whose head has been read."""
+        """Pass the connection to the local Vertex, starting with the request whose head has been read."""
         port = await asyncio.to_thread(_server, protocol, self._endpoint, self._buckets)
         far = await asyncio.open_connection(LOOPBACK, port)
         far[1].write(OBSOLETE.sub(b"", head))
         await _join(near, far)
 
     async def _tunnel(self, target: str, near: Connection) -> None:
-        """Pass the bytes on to any other host, through the shell's proxy if there is one."""
+        """Pass the bytes to any other host, through the shell's proxy if one is set."""
         writer = near[1]
         try:
             proxy = self._next_proxy(target)
@@ -139,12 +139,12 @@ class Wire:
             else:
                 writer.write(_answer("200 Connection established"))
         except (OSError, ValueError, EOFError) as error:
-            writer.write(_answer("502 Bad Gateway", f"{target} cannot be reached from this machine: {error}"))
+            writer.write(_answer("502 Bad Gateway", f"{target} can't be reached from this machine: {error}"))
             return
         await _join(near, far)
 
     def _next_proxy(self, target: str) -> str:
-        """The shell's proxy for this host, HOST:PORT, "" without one."""
+        """Return the shell's proxy for this host as HOST:PORT, or "" if no proxy is set."""
         proxy = next(filter(None, map(self._environ.get, PROXIES)), "")
         exceptions = {"no": self._environ.get("no_proxy") or self._environ.get("NO_PROXY", "")}
         direct = urllib.request.proxy_bypass_environment(target, exceptions)  # type: ignore[attr-defined]
@@ -153,27 +153,30 @@ class Wire:
 
 @functools.cache
 def _server(protocol: str, endpoint: str, buckets: Path) -> int:
-    """Return the port of the server that speaks a protocol, at "" of the buckets alone; it starts at the first call."""
+    """Return the port of the server for a protocol. The first call starts the server.
+
+    If the endpoint is "", the server serves only the buckets.
+    """
     endpoint = endpoint or _storage(buckets)
     if protocol == HTTP:
         return int(endpoint.rpartition(":")[2])
-    from vertex_launch.local.wire import bridge  # most jobs need no gRPC
+    from vertex_launch.local.wire import bridge  # imported late because most jobs don't use gRPC
 
     return bridge.serve(endpoint, LOOPBACK)
 
 
 @functools.cache
 def _storage(buckets: Path) -> str:
-    """Serve the buckets, and refuse Vertex AI's own calls; returns the address."""
-    import uvicorn  # most runs need no server
+    """Serve the buckets, reject calls to Vertex AI, and return the URL."""
+    import uvicorn  # imported late because most runs don't need a server
 
     from vertex_launch.local.api.errors import ApiError
     from vertex_launch.local.api.http import Call, Router
     from vertex_launch.local.storage.gcs_api import GcsApi
 
     def refuse(call: Call, **parts: str) -> Any:
-        fault = f"{call.method} {call.path}: Vertex AI and Cloud Logging answer only where their local service runs"
-        raise ApiError("UNIMPLEMENTED", f"{fault}; start `{program.NAME} emulate` and send the job there")
+        fault = f"{call.method} {call.path}: Vertex AI and Cloud Logging need a running local Vertex"
+        raise ApiError("UNIMPLEMENTED", f"{fault}; start `{program.NAME} emulate` and submit the job to it")
 
     refusals = [(method, "/v[12].*", refuse) for method in ("GET", "POST", "PATCH", "DELETE")]
     listener = socket.create_server((LOOPBACK, 0))
@@ -184,7 +187,7 @@ def _storage(buckets: Path) -> str:
 
 
 def _metadata(settings: Settings, account: str) -> dict[str, Any]:
-    """Return the metadata of replicas that call Google in the name of an account, "" for the project's own."""
+    """Return the metadata of replicas with this service account. The account "" means the project's default account."""
     number = project_number(settings.project)
     email = account or f"{number}-compute@developer.gserviceaccount.com"
     own = {"aliases": ["default"], "email": email, "scopes": [*SCOPES], "token": json.dumps(TOKEN)}
@@ -201,7 +204,7 @@ def _metadata(settings: Settings, account: str) -> dict[str, Any]:
 
 
 def _value(value: Any, path: str) -> str | None:
-    """Return the value at a path of a tree, of a folder its keys or, with ?recursive=true, its JSON; None for none."""
+    """Return the value at a path in a tree, or None. For a folder, return its keys or, with ?recursive=true, JSON."""
     path, _, query = path.partition("?")
     for part in filter(None, path.split("/")):
         value = value.get(part) if isinstance(value, dict) else None
@@ -212,11 +215,11 @@ def _value(value: Any, path: str) -> str | None:
 
 
 def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
-    """The answer of the metadata server, which no web page can ask, as none can send this header."""
+    """Return the metadata server's response. It requires a header that web pages can't send."""
     if not FLAVOR.search(head) and target != "/":
-        return _answer("403 Forbidden", "the header Metadata-Flavor: Google is missing; send it")
+        return _answer("403 Forbidden", "the request has no Metadata-Flavor: Google header; send this header")
     value = _value(values, target)
-    return _answer("404 Not Found", f"{target} is not there") if value is None else _answer("200 OK", value)
+    return _answer("404 Not Found", f"{target} doesn't exist") if value is None else _answer("200 OK", value)
 
 
 def _answer(status: str, body: str = "") -> bytes:
@@ -229,7 +232,7 @@ def _answer(status: str, body: str = "") -> bytes:
 
 
 async def _join(near: Connection, far: Connection) -> None:
-    """Pass bytes both ways until both sides have ended."""
+    """Pass bytes in both directions until both sides have closed."""
     await asyncio.gather(_pass(near[0], far[1]), _pass(far[0], near[1]))
 
 
