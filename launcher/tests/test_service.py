@@ -43,7 +43,7 @@ def test_the_primarys_success_ends_the_job_and_its_workers(vertex: Service) -> N
     text = "import os, time; time.sleep(0 if os.environ['RANK'] == '0' else 600)"
     name = vertex.create(custom_job(*script(text), workers=2))
     vertex.wait(name, "SUCCEEDED")
-    stopped = "still ran when the chief had exited with 0, and was stopped"
+    stopped = "was still running when the chief exited with code 0, so it was stopped"
     assert [line.partition(".")[0] for line in vertex.log(name, "service")] == [
         f"service: workerpool1-{index} {stopped}" for index in range(2)
     ]

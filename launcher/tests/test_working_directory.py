@@ -147,13 +147,13 @@ def test_a_uri_taken_for_a_path_is_named(project: Path, start: str) -> None:
         (
             "unfinished.rename(unfinished.with_name('1'))",
             "OSError: [Errno 24] Too many open files",
-            "can't rename a folder with files in a bucket without hierarchical namespace (likely on Vertex AI: it is "
-            "gcsfuse's default). Write files under their final names, and then one that marks them complete",
+            "can't rename a folder with files in a bucket without hierarchical namespace (the default of gcsfuse, probably "
+            "also on Vertex AI). Write files with their final names, and then write a file that marks them as complete",
         ),
         (
             "os.chdir(unfinished); os.link('weights', '../last')",
             "PermissionError: [Errno 1] Operation not permitted",
-            "supports no hard links. Copy the file",
+            "doesn't support hard links. Copy the file",
         ),
     ],
 )

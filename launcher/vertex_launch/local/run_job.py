@@ -28,7 +28,7 @@ from vertex_launch.local.wire.wire import Wire
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
-OUT_OF_MEMORY = ". If you didn't send this signal, the machine ran out of memory"
+OUT_OF_MEMORY = ". If you didn't kill it, the machine ran out of memory"
 
 # The C++ output after a lost peer. The log contains all of it. The terminal shows one line for each stack trace of
 # PyTorch or gloo. It shows no C++ output of TensorFlow, because TensorFlow's Python error has the same content.

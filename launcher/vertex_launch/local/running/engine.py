@@ -251,7 +251,7 @@ class Execution:
         cause = attempt.causes[0]
         user_error = self._policy.user_error(attempt.failures, cause)
         if user_error and limit:
-            self._log(user_error.replica, f"{user_error}, which is a permanent user error. The job isn't retried")
+            self._log(user_error.replica, f"{user_error}, a permanent user error. The job isn't retried")
         if user_error or self._retries >= limit:
             self._end(Ending.FAILED)
         else:
