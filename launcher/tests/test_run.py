@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(project: Path)
 
 def test_a_killed_replica_may_have_had_no_memory(project: Path) -> None:
     run = launch(project, "run", write(project, pool("raise SystemExit(137)")))
-    killed = "Job failed: workerpool0-0 was killed by SIGKILL (exit code 137). If you didn't kill it, the machine ran out"
+    killed = "Job failed: workerpool0-0 was killed by SIGKILL (exit code 137). If you didn't kill it, the machine ran"
     assert killed in run.stdout
 
 

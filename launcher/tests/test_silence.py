@@ -52,7 +52,7 @@ def test_of_silent_replicas_it_is_said_who_computes_who_waits_and_who_is_alone(t
             before = silence.activities(numbers)
             assert eventually(lambda: psutil.Process(numbers["chief"]).cpu_times().user > 2)
             told = describe(before, silence.activities(numbers))
-    assert "chief is computing, worker is sleeping (connected to chief), loner is sleeping (connected to no other" in told
+    assert "chief is computing, worker is sleeping (connected to chief), loner is sleeping (connected to no" in told
     assert told.endswith(". worker and loner may be waiting for chief")
 
 
