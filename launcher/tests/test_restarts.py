@@ -337,7 +337,7 @@ def test_a_cancelled_job_ends(tmp_path: Path) -> None:
     running = Running(tmp_path, replica("print('up', flush=True)\n" + FOREVER), policy=Policy(grace=0))
     assert running.said("workerpool0-0: up")
     running.execution.cancel()
-    assert running.end().message == "the job was cancelled"
+    assert running.end().message == "the job was canceled"
 
 
 def test_a_delayed_replica_comes_so_much_later(tmp_path: Path) -> None:

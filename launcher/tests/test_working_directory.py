@@ -148,7 +148,7 @@ def test_a_uri_taken_for_a_path_is_named(project: Path, start: str) -> None:
             "unfinished.rename(unfinished.with_name('1'))",
             "OSError: [Errno 24] Too many open files",
             "can't rename a folder with files in a bucket without hierarchical namespace (the default of gcsfuse, "
-            "probably also on Vertex AI). Write files with their final names, and then write a file that marks them as complete",
+            "probably also on Vertex AI). Write files with their final names, and then write a file that marks them as",
         ),
         (
             "os.chdir(unfinished); os.link('weights', '../last')",
