@@ -80,7 +80,7 @@ def test_a_worker_is_killed_once_the_chief_has_reached_the_step_and_once_only(tm
         assert running.said("workerpool0-0: step 80/4000  loss 0.1")
         running.execution.cancel()
         running.end()
-    told = running.lines.index("workerpool1-0: fault: workerpool1-0 is killed at step 20")
+    told = running.lines.index("workerpool1-0: simulated fault: workerpool1-0 is killed at step 20")
     assert running.lines.index("workerpool0-0: step 20/4000  loss 0.1") < told
     assert len([line for line in running.lines if line.startswith("workerpool1-0: ")]) == 2
 
@@ -103,7 +103,7 @@ def test_a_replica_starts_late(tmp_path: Path) -> None:
         ordered = faults.parsed(["workerpool1-0:late=600"])
         running = Running(tmp_path, replica(STEPS), replica(STEPS, 0), policy=Policy(grace=0), ordered=ordered)
         assert running.said("workerpool0-0: step 9/4000  loss 0.1")
-        assert running.lines[0] == "workerpool1-0: fault: workerpool1-0 starts 600 s late"
+        assert running.lines[0] == "workerpool1-0: simulated fault: workerpool1-0 starts 600 s late"
         assert running.status("workerpool1-0").state == "waiting"
         running.execution.cancel()
         running.end()
@@ -123,7 +123,7 @@ def test_a_slow_replica_stands_still_most_of_the_time_and_goes_on(tmp_path: Path
     with deadline():
         ordered = faults.parsed(["workerpool0-0:slow=6"])
         running = Running(tmp_path, replica(clock), policy=Policy(grace=0), ordered=ordered)
-        assert running.said("workerpool0-0: fault: workerpool0-0 is 6 times slower")
+        assert running.said("workerpool0-0: simulated fault: workerpool0-0 is 6 times slower")
         assert eventually(lambda: len([gap for gap in gaps(printed(running)) if gap > 0.3]) >= 3)
         running.execution.cancel()
         running.end()
@@ -137,7 +137,7 @@ def test_a_fault_that_never_came_is_told(tmp_path: Path) -> None:
     ordered = faults.parsed(["workerpool0-0:kill@step=20"])
     running = Running(tmp_path, replica("print('step 1')"), policy=Policy(), ordered=ordered)
     assert running.end().succeeded
-    told = "workerpool0-0: fault: workerpool0-0 is killed at step 20, but the job ended first"
+    told = "workerpool0-0: simulated fault: workerpool0-0 is killed at step 20, but the job ended first"
     assert running.lines[-1] == told
 
 

@@ -75,7 +75,7 @@ def test_a_long_silence_is_told_once_and_a_line_begins_another_one() -> None:
 def test_a_stopped_replica_is_named() -> None:
     now = {"workerpool0-0": Activity(5, stopped=True), "workerpool1-0": Activity(9)}
     told = describe({"workerpool0-0": Activity(5), "workerpool1-0": Activity(0)}, now)
-    assert "workerpool0-0 is stopped, workerpool1-0 computes; workerpool0-0 may wait" in told
+    assert "workerpool0-0 is stopped, workerpool1-0 is computing. workerpool0-0 may be waiting" in told
 
 
 SILENT_CHIEF = """

@@ -112,7 +112,7 @@ class Outcome:
             lines = [self.failures[0].verdict, *self.others]
             lines += [ended.verdict for ended in self.failed]
         if self.ending is Ending.TIMED_OUT:
-            lines[0] += f" of {self.timeout:g} s. To allow more time, set a longer timeout in scheduling"
+            lines[0] += f" of {self.timeout:g} s. To allow more time, raise scheduling.timeout"
         if self.restarts:
             lines.append(f"{self.failures[0].replica.name} was restarted {_times(self.restarts)}")
         if self.retries:
