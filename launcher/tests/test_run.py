@@ -278,7 +278,7 @@ def test_fresh_never_empties_a_whole_bucket_which_may_be_the_output_folder_all_t
 ) -> None:
     left = neighbours(project)
     job, state_dir = custom_job(project / write(project, pool(HELLO), output=output)), StateDir(project / ".vertex")
-    with pytest.raises(FaultError, match="outputUriPrefix: is a whole bucket, which --fresh never empties"):
+    with pytest.raises(FaultError, match="outputUriPrefix: is an entire bucket, which --fresh never empties"):
         run_job.empty_output(job, state_dir)
     assert all(path.exists() for path in left)
     assert output_folder(job, state_dir) == project / ".vertex/gcs/b"

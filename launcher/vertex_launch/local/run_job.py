@@ -47,7 +47,7 @@ def empty_output(job: Job, state_dir: StateDir) -> None:
     """
     folder = output_folder(job, state_dir)
     if folder and folder.parent == state_dir.buckets:
-        raise FaultError(f"{job.origin}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder")
+        raise FaultError(f"{job.origin}: {OUTPUT}: is an entire bucket, which --fresh never empties; add a folder")
     require_free(job, state_dir, "**/")
     if folder and folder.exists():
         shutil.rmtree(folder)
@@ -150,7 +150,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
     for sentence in outcome.others:
         console.print(str(sentence), style="dim")
     for ended in outcome.failed:
-        console.print(f"{ended.replica.name}:", style="dim")
+        console.print(f"Last output of {ended.replica.name}:", style="dim")
         _show_last_words(ended, console)
     if outcome.succeeded:
         console.print(Text.assemble(("Job succeeded", "bold green"), f" in {seconds:.0f} s"))

@@ -106,7 +106,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             super().cancel(name, why)
 
     def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
-        """Simulate a fault of a replica. Raises ApiError if this isn't possible."""
+        """Simulate a fault in a replica. Raises ApiError if this isn't possible."""
         with self._lock:
             state = self._store.get(name)["state"]
             ticket = self._tasks.get(name)
@@ -326,7 +326,7 @@ def _taken(room: Machines, needs: Machines) -> bool:
 
 
 def _longest_wait(job: Job) -> float:
-    """Return how many seconds a FLEX_START job may stay queued, or 0 for other jobs and if there is no limit."""
+    """Return how many seconds a FLEX_START job may stay queued, or 0 for other jobs and for an unlimited wait."""
     if job.strategy != "FLEX_START":
         return 0
     if "max_wait_duration" not in job.spec.scheduling:

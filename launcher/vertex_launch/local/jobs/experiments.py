@@ -48,8 +48,8 @@ def findings(store: Store, job: Job) -> Findings:
     spec = job.spec
     named = {
         "experiment": (spec.experiment, "create it with aiplatform.init(experiment=...)"),
-        "experimentRun": (spec.experiment_run, "create it with aiplatform.start_run, or leave it out"),
-        "tensorboard": (spec.tensorboard, "create one with aiplatform.Tensorboard.create, or leave it out"),
+        "experimentRun": (spec.experiment_run, "create it with aiplatform.start_run, or remove the field"),
+        "tensorboard": (spec.tensorboard, "create one with aiplatform.Tensorboard.create, or remove it"),
     }
     for place, (name, cure) in named.items():
         if name and name not in store:
@@ -158,7 +158,7 @@ class _EventFile:
         self._scalars = set[str]()  # tags; only the first value of a tag contains the plugin's name
 
     def new_points(self) -> Mapping[str, list[Resource]]:
-        """Return the scalars since the last call by tag."""
+        """Return the scalars that were added since the last call, grouped by tag."""
         points = defaultdict[str, list[Resource]](list)
         for event in self._loader.Load():
             for value in event.summary.value:

@@ -144,7 +144,7 @@ def _of_counts(pool: ResourcePool) -> Findings:
     if not 1 <= count <= MOST:
         yield Finding("replicaCount", f"is {count}", f"use a number from 1 to {MOST}")
     elif "autoscaling_spec" in pool and not (1 <= least <= count <= largest <= MOST and least < largest):
-        fault, cure = f"of {least} to {largest} doesn't include {count}", "use a range that does and starts at 1"
+        fault, cure = f"of {least} to {largest} isn't valid for {count}", f"set 1 <= minimum <= {count} <= maximum"
         yield Finding("autoscalingSpec", fault, cure)
 
 

@@ -108,8 +108,8 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         else:
             findings = [one.below(INPUTS) for one in self._tunings.findings(pipeline.parent, pipeline.work)]
         if "modelToUpload" in resource and not pipeline.output:
-            fault = "is missing, so there is no folder from which to upload a model"
-            findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "set an output folder"))
+            fault = "is missing, but uploading a model requires an output folder"
+            findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "set a folder"))
         refuse(findings)
         if pipeline.dataset:
             self._store.get(pipeline.dataset)

@@ -46,7 +46,7 @@ def needed(job: Job, resource: str) -> Machines:
 
 
 def held(resource: Resource) -> Machines:
-    """Return the maximum machines of a persistent resource. The counts of equal pools are added."""
+    """Return the maximum number of each machine in a persistent resource. The counts of equal pools are added."""
     pools = ((machine(pool), most(pool)) for pool in resource["resourcePools"])
     return sum((Machines({(resource["name"], kind): count}) for kind, count in pools), Machines())
 

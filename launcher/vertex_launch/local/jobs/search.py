@@ -70,7 +70,7 @@ class Search:
         return Suggestion(str(self._asked), parameters, time.time(), trial)
 
     def repeat(self, id: str, parameters: Mapping[str, Value], began: float) -> Suggestion:
-        """Return the next trial of an earlier run of this study. Call this in order for all earlier trials first."""
+        """Return the next trial of an earlier run of this study. Call this for all earlier trials before `ask`."""
         trial = self._asked_again(parameters) if self._study else None
         if self._grid:
             next(self._grid)
@@ -93,7 +93,7 @@ class Search:
     def final(self, measurements: Sequence[Measurement]) -> Measurement | None:
         """Return the last measurement, or the best measurement by the first metric.
 
-        The result is None if this measurement lacks a metric or a value isn't finite.
+        Returns None if this measurement lacks a metric or a value isn't finite.
         Source: google-cloud-aiplatform 2.7.0, StudySpec.MeasurementSelectionType.
         """
         whole = self._whole(measurements)
@@ -103,7 +103,7 @@ class Search:
         return whole[-1] if finite and whole[-1] is finite[-1] else None
 
     def why_none(self, measurements: Sequence[Measurement]) -> str:
-        """Return the NaN or infinite metric that invalidates the last measurement, or "" if none has all metrics."""
+        """Return a phrase about the NaN or infinite metric of the last measurement with all metrics, or ""."""
         for last in self._whole(measurements)[-1:]:
             id, value = next((id, value) for id, value in last.metrics.items() if not math.isfinite(value))
             return f"reported {value} at step {last.step} for {id}"

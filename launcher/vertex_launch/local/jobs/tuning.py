@@ -220,7 +220,7 @@ class Tunings(BackgroundTasks[_Study]):
         return [one for one in trial.before if one.step < first] + reported
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
-        """Set the fields of a trial in the tuning job's resource, or remove the fields that are None."""
+        """Set fields of a trial in the tuning job's resource. The value None removes a field."""
         changed = {**trial.shown, **fields}  # resources are never changed in place
         trial.shown = {key: value for key, value in changed.items() if value is not None}
         self._store.update(study.name, trials=[trial.shown for trial in study.trials])

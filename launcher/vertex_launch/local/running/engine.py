@@ -80,7 +80,7 @@ class Execution:
         self._events.put(lambda: self._end(Ending.CANCELLED))
 
     def disturb(self, action: Action, name: str, number: float = 0) -> None:
-        """Simulate a fault of a replica. After a preemption, the whole job is restarted."""
+        """Simulate a fault in a replica. After a preemption, the whole job is restarted."""
         state = self._states[name]  # a KeyError is an error of the caller
         self._events.put(lambda: self._disturb(state, action, number))
 
@@ -260,7 +260,7 @@ class Execution:
             self._end(Ending.STARTS_AGAIN)
 
     def _look_for_silence(self, now: float) -> None:
-        """Log which replica may be waiting for which, if no replica has printed a line for a long time."""
+        """Log a description of all replicas if no replica has printed a line for a long time."""
         silent = now - self._heard if any(state.process for state in self._states.values()) else 0
         if sentence := self._silence.look(silent, self._numbers()):
             self._log(self._job.replicas[0], sentence)

@@ -46,9 +46,9 @@ def steps(fields: Fields) -> Steps | None:
 
 
 def last(before: Fields, fields: Fields) -> Fields:
-    """Return the last event that states why a replica ends: the event of this line or else the event before.
+    """Return the last event that states why a replica ends, from this line or from an earlier line.
 
-    If the line reports that the replica made progress, there is no such event.
+    If this line reports progress, the earlier event doesn't count any more.
     """
     if FATES.keys() & fields.keys():
         return fields
@@ -64,11 +64,7 @@ def accused(event: Fields) -> Iterator[str]:
 def stuck(event: Fields) -> dict[str, str]:
     """Return the name of the replica that hangs according to an event, mapped to `is stuck in ...`."""
     place = printable(str(event.get("place", "its program")))
-    return {
-        name: f"is stuck in {place}. The other replicas are waiting for it"
-        for name in [event.get("stuck")]
-        if isinstance(name, str)
-    }
+    return {name: f"is stuck in {place}" for name in [event.get("stuck")] if isinstance(name, str)}
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

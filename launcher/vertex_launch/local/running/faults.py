@@ -110,7 +110,7 @@ def step_of(line: str) -> int:
 
 
 def newest_checkpoint(replica: Replica) -> Path | None:
-    """Return the largest file of the newest folder in AIP_CHECKPOINT_DIR, or None if there is no file."""
+    """Return the largest file of the newest folder in AIP_CHECKPOINT_DIR, or None if no file exists."""
     place = replica.env.get("AIP_CHECKPOINT_DIR", "").removeprefix("gs://")
     folders = Path(replica.env["GCS_MOUNT"], place).glob("*/") if place else ()
     newest = max(folders, key=lambda folder: folder.stat().st_mtime, default=None)

@@ -31,7 +31,7 @@ LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder; adds the launcher's user
 
 
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
-    """Return variables that replace the image's: a few of the shell, this Python first, and the job's home folder.
+    """Return variables that replace the image's environment, with this Python first on PATH.
 
     Replicas don't get the user's home folder, because Google's clients, git, and others would find credentials there.
     """

@@ -23,7 +23,7 @@ ERRORS = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
 class Splitter:
-    """A splitter of the bytes of one stream into lines."""
+    """A splitter that turns the bytes of one stream into lines."""
 
     def __init__(self) -> None:
         self._rest = b""

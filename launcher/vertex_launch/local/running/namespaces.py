@@ -1,4 +1,4 @@
-"""Isolation of a replica in the way of a container, as far as this machine supports isolation."""
+"""Isolates a replica as a container does, as far as this machine supports isolation."""
 
 import contextlib
 import functools
@@ -61,7 +61,7 @@ def isolation(buckets: Path | None = None) -> Isolation:
 
 
 def _candidates(state: Path | None, names: Path | None) -> Iterator[Isolation]:
-    """Yield isolations with the best first."""
+    """Yield possible isolations from the best to the worst."""
     kinds = ((True, names, True), (True, names, False), (True, None, False)) if state else ()
     for mounts, file, layered in (*kinds, (False, None, False)):
         for world in ("root", "user"):

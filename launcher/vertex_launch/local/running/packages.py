@@ -115,7 +115,7 @@ def prepared(
     environ: Variables,
     stopping: threading.Event = NEVER,
 ) -> list[Replica]:
-    """Return the replicas. Each replica that installs packages gets its own environment with the job's packages.
+    """Return the replicas, and give each replica that installs packages its own environment with the job's packages.
 
     The environments and pip.log are in `folder`. To install packageUris, pip gets the shell's settings from `environ`.
     Raises FaultError if a package isn't in its bucket, pip can't install a package, or `stopping` is set because the

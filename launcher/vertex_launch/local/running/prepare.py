@@ -57,9 +57,9 @@ def prepare(
 ) -> PreparedJob:
     """Give a job's replicas hosts, their share of the machine, variables, folders, and installed packages.
 
-    Reducers get only a host. `stopping` is set when the job isn't needed any more. Raises FaultError if a pool sets no
-    command, so only its image defines the command. Raises FaultError also if a simulated fault is for an unknown
-    replica, or if an image, the output folder's bucket, an NFS mount, or a package isn't available.
+    Reducers get only a host. `stopping` is set when the job isn't needed any more. Raises FaultError if only the image
+    defines the command of a pool, or if a simulated fault is for an unknown replica. Raises FaultError if an image, the
+    output folder's bucket, an NFS mount, or a package isn't available.
     """
     state_dir = context.state_dir
     logs, policy = state_dir.logs(job_id), restart_policy.policy(job, context.options)

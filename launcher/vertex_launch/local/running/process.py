@@ -48,7 +48,7 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 
 
 class Process:
-    """A started replica.
+    """The process of a started replica.
 
     When the process ends, another thread calls `report` once. Raises FaultError if the system can't start the process.
     """

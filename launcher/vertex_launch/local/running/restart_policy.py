@@ -49,10 +49,9 @@ class Policy:
         return ended.code not in CRASHES and not self.is_permanent(ended) and restarts < self.replica_restarts
 
     def user_error(self, failures: Sequence[Ended], cause: Ended) -> Ended | None:
-        """Return the failure that makes a retry of the job pointless, or None.
+        """Return the failure that makes a retry of the job pointless, or None if a retry may succeed.
 
-        If the cause is a lost machine, the result is None. Other replicas may have failed because of this machine, and
-        the machine may return.
+        If the cause is a lost machine, a retry may succeed, because the machine may return.
         """
         if cause.hard or cause.code in CRASHES:
             return None

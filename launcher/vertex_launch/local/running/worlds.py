@@ -1,4 +1,4 @@
-"""The worlds of a job. A world is a group of replicas whose processes were connected to one another.
+"""Finds the worlds of a job, which are groups of replicas whose processes were connected to one another.
 
 Training keeps its connections open, so periodic samples find them. A shorter connection may begin and end between two
 samples. Linux lists a closed connection for another minute but without its owners, so the replicas are unknown.

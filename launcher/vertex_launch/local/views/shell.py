@@ -32,9 +32,9 @@ def page() -> Route:
 
 
 async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> None:
-    """Connect a page to a new shell until either of them ends. The page sends text and receives bytes.
+    """Connect a page to a new shell until either of them ends.
 
-    `open_shell` takes the path of a replica's URL and the path of a terminal. It returns whether the replica runs.
+    `open_shell` takes the paths of a replica's URL and of a terminal, and returns whether the replica runs.
     """
     await socket.accept()
     master, slave = pty.openpty()

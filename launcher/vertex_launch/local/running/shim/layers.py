@@ -86,7 +86,7 @@ class Layers:
                 self._show(Path(entry.path))
 
     def _show(self, path: Path) -> None:
-        """Make a path visible: a file unchanged, and a folder with a layer, as a new folder, or unchanged."""
+        """Make a path visible in the new root, with a layer if the path is a folder that supports a layer."""
         if path in self._empty:
             return
         if path.is_symlink():
