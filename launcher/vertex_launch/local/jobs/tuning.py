@@ -154,7 +154,7 @@ class Tunings(BackgroundTasks[_Study]):
             self._cancel(study.active)
         study.raise_if_stopping()
         if study.too_many_failed or len(study.failed) == len(study.trials):
-            first = min(study.failed, key=lambda trial: str(trial.shown["endTime"]))  # later ones may be cancelled
+            first = min(study.failed, key=lambda trial: str(trial.shown["endTime"]))  # later trials may be canceled
             counts = f"{len(study.failed)} of {len(study.trials)} trials failed"
             raise ApiError("INVALID_ARGUMENT", f"{counts}. First error: {first.shown['infeasibleReason']}")
 
