@@ -189,7 +189,7 @@ def test_all_missing_packages_are_named_at_once(buckets: Path, env: dict[str, st
     assert str(caught.value).splitlines() == [
         f"job.yaml: workerPoolSpecs[0].pythonPackageSpec.packageUris[0]: {ADDRESS} isn't in the local buckets; upload"
         " it first",
-        "job.yaml: workerPoolSpecs[1].pythonPackageSpec.packageUris[0]: gs://b/../../outside.tar.gz is not in the local"
+        "job.yaml: workerPoolSpecs[1].pythonPackageSpec.packageUris[0]: gs://b/../../outside.tar.gz isn't in the local"
         " buckets; upload it first",
     ]
 

@@ -97,8 +97,8 @@ def test_its_jobs_start_although_the_service_waits_for_machines_elsewhere(tmp_pa
 @pytest.mark.parametrize(
     ("machine", "workers", "message"),
     [
-        (T4, 0, "needs 1 x n1-standard-8 with 1 x NVIDIA_TESLA_T4 (pd-ssd), and"),
-        (PLAIN, 2, "needs 3 x n1-standard-8 (pd-ssd), and"),
+        (T4, 0, "needs 1 x n1-standard-8 with 1 x NVIDIA_TESLA_T4 (pd-ssd), but"),
+        (PLAIN, 2, "needs 3 x n1-standard-8 (pd-ssd), but"),
     ],
 )
 def test_a_job_that_does_not_fit_is_refused(vertex: Service, machine: Json, workers: int, message: str) -> None:

@@ -158,7 +158,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
         console.print(Text(note), soft_wrap=True)
     if outcome.succeeded and output and output.exists():
         console.print(f"output: {shown(output)}")
-    console.print(f"For details, see the logs in {shown(logs)}")
+    console.print(f"{'logs:  ' if outcome.succeeded else 'Fix the cause and run the job again. Logs:'} {shown(logs)}")
 
 
 def _show_last_words(ended: Ended, console: Console) -> None:

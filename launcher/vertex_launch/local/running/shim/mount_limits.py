@@ -36,7 +36,7 @@ MACHINES = {
 }
 
 FUSE, DEFAULT = ": Cloud Storage FUSE", "the default of gcsfuse, probably also on Vertex AI"
-COMPLETE = "Write files with their final names, and then write a file that marks them as complete"
+COMPLETE = "Write files with their final names, then a file that marks them as complete"
 FOLDER = f"{FUSE} can't rename a folder with files in a bucket without hierarchical namespace ({DEFAULT}). {COMPLETE}"
 LARGE = f"{FUSE} renames a folder with files only on this machine type, one file after another ({DEFAULT}). {COMPLETE}"
 LINK = f"{FUSE} doesn't support hard links. Copy the file instead"
