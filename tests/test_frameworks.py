@@ -162,7 +162,7 @@ class OfTheTemplate(Framework):
     def test_reducers_are_named_and_not_started(self, project: Path) -> None:
         shown = trained(project, "reduction-server", "--max-replicas", "3", "--", "--steps", "60", "--warmup", "10")
         assert "3 replicas on this machine" in shown
-        assert "not started: workerpool2-0 to workerpool2-9, reducers" in shown
+        assert "Not started: workerpool2-0 to workerpool2-9 (reducers)" in shown
         assert "10 reducers are not used: this run is on CPUs, and reducers serve GPUs" in shown
 
     @pytest.mark.proof

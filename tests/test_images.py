@@ -356,5 +356,5 @@ def test_an_image_that_cannot_be_had_is_told(built: Built) -> None:
     words = (sys.executable, "-m", "vertex_launch", "run", "jobs/single.yaml", "--containers")
     done = built.docker.run(*words, cwd=built.project)
     assert done.returncode == 1
-    assert "training/distributed-training:1 is not here and cannot be fetched (" in done.stderr
+    assert "training/distributed-training:1 isn't local and can't be pulled (" in done.stderr
     assert "Traceback" not in done.stderr

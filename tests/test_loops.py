@@ -13,7 +13,7 @@ from launcher.tests.running import DEADLINE
 from tests.conftest import add_to_environment, environment, kept_folder
 from tests.loops import FOLDER, Loop, launch, loops, lose_one
 
-RESTART = "workerpool1-0 was ended by SIGKILL (exit code 137); all replicas start again, restart 1 of 5"
+RESTART = "workerpool1-0 was killed by SIGKILL (exit code 137). Restarting all replicas (restart 1 of 5)"
 STEP, LOSS = re.compile(r"step (\d+)/"), re.compile(r" loss ([0-9.]+)")
 SCRIPT = """
 import os, signal, sys, torch, torch.distributed as dist

@@ -11,7 +11,7 @@ from vertex_launch.local.jobs.background import STOPPED, BackgroundTask, Backgro
 
 NAME = "projects/p/locations/l/things/1"
 SUCCEEDED, FAILED = ("S_SUCCEEDED", ""), ("S_FAILED", "no data")
-CANCELLED, LOST = ("S_CANCELLED", "CANCELED: the thing was cancelled"), ("S_FAILED", STOPPED)
+CANCELLED, LOST = ("S_CANCELLED", "CANCELED: the thing was canceled"), ("S_FAILED", STOPPED)
 
 End = tuple[str, str]  # the last state, and why
 Does = Callable[[BackgroundTask], None]

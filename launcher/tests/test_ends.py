@@ -79,7 +79,7 @@ def test_a_users_error_ends_the_job_also_if_its_peers_were_lost_first(tmp_path: 
     assert outcome.retries == 0
     assert str(outcome.failures[0]) == "workerpool1-0 exited with code 1"
     assert "ValueError: the cause" in outcome.message
-    assert "workerpool1-0: workerpool1-0 exited with code 1, a user's error: the job ends without a retry" in job.lines
+    assert "workerpool1-0: workerpool1-0 exited with code 1, a permanent user error. The job isn't retried" in job.lines
 
 
 def test_all_start_again_together_when_nobody_says_why_a_peer_was_lost(tmp_path: Path) -> None:
@@ -104,23 +104,23 @@ def test_what_fails_with_a_machine_that_is_preempted_starts_again_with_it(tmp_pa
         job.execution.disturb("kill", "workerpool0-0")
         assert job.end().succeeded
     assert [line for line in job.lines if not line.endswith("up")] == [
-        "workerpool0-0: workerpool0-0 was ended by SIGKILL (exit code 137) while workerpool1-0 was being preempted",
-        "workerpool1-0: workerpool1-0 was preempted; the job starts again, restart 1 of 1",
+        "workerpool0-0: workerpool0-0 was killed by SIGKILL (exit code 137) while workerpool1-0 was being preempted",
+        "workerpool1-0: workerpool1-0 was preempted. Restarting the job (restart 1 of 1)",
     ]
 
 
 def test_a_worker_that_leaves_early_is_told_and_named_as_the_cause(tmp_path: Path) -> None:
-    told = until(tmp_path / "logs/workerpool1-0.log", "while others went on")
+    told = until(tmp_path / "logs/workerpool1-0.log", "while other replicas were still running")
     chief = f"{told}\nraise ConnectionError('Connection reset by peer')"
     leaver = replica("print('no more data')", 0)
     with deadline():
         job = Running(tmp_path, replica(chief), leaver, replica(FOREVER, 1), policy=Policy(grace=0))
         outcome = job.end()
-    early = "workerpool1-0 exited with 0 while others went on"
+    early = "workerpool1-0 exited with code 0 while other replicas were still running"
     assert job.lines[:2] == ["workerpool1-0: no more data", f"workerpool1-0: {early}"]
     assert [str(one) for one in outcome.failures] == [early, "workerpool0-0 exited with code 1"]
     said = outcome.message.splitlines()
-    assert said[:3] == [f"The replica {early}.", "no more data", "after that workerpool0-0 exited with code 1"]
+    assert said[:3] == [f"The replica {early}.", "no more data", "After that, workerpool0-0 exited with code 1"]
     assert said[-1] == "ConnectionError: Connection reset by peer"
 
 
@@ -146,7 +146,7 @@ def test_one_that_came_back_is_named_behind_the_cause(tmp_path: Path) -> None:
         "workerpool0-0 exited with code 2",
         "workerpool1-0 exited with code 9",
     ]
-    assert [*outcome.others] == ["before that workerpool1-0 exited with code 9"]
+    assert [*outcome.others] == ["Before that, workerpool1-0 exited with code 9"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_of_those_who_lost_a_peer_the_one_that_most_name_is_the_cause() -> None:
     others = [ended(name, PEER_LOST, "x", time=2, lost_peer=far) for name in ("workerpool0-0", "workerpool1-0")]
     assert order(others[0], cut, others[1])[0][0] == far
     outcome = Outcome(likely_cause_first((*others, cut)), Ending.FAILED)
-    assert [*outcome.others] == ["2 others: connection lost"]
+    assert [*outcome.others] == ["2 other replicas lost a connection"]
 
 
 def test_the_replica_whose_copy_differs_is_the_cause_and_nobody_lost_a_connection() -> None:
@@ -183,7 +183,7 @@ def test_the_replica_whose_copy_differs_is_the_cause_and_nobody_lost_a_connectio
     outcome = Outcome(likely_cause_first(ends), Ending.FAILED)
     assert [str(outcome.failures[0]), *outcome.others] == [
         "workerpool1-0 exited with code 75",
-        "2 others: stopped at the same step",
+        "2 other replicas stopped at the same step",
     ]
 
 
@@ -193,8 +193,8 @@ def test_those_who_saved_a_step_because_one_was_told_to_end_have_lost_no_connect
     others = [ended(name, PEER_LOST, time=1, **event) for name in ("workerpool0-0", "workerpool1-1")]
     outcome = Outcome(likely_cause_first((*others, told)), Ending.FAILED)
     assert [str(outcome.failures[0]), *outcome.others] == [
-        "workerpool1-0 was ended by SIGTERM (exit code 143)",
-        "2 others: saved the same step",
+        "workerpool1-0 was killed by SIGTERM (exit code 143)",
+        "2 other replicas saved the same step",
     ]
 
 
@@ -206,9 +206,9 @@ def test_who_still_runs_and_is_stopped_is_named_before_those_who_lost_it(tmp_pat
     with deadline():
         outcome = Running(tmp_path, replica(chief), worker, policy=Policy(grace=0)).end()
     first = str(outcome.failures[0])
-    assert first.startswith("workerpool1-0 still runs and has printed nothing for ")
-    assert first.endswith(" s; it is stopped (SIGSTOP)")
-    assert [*outcome.others] == ["after that workerpool0-0 exited with code 75"]
+    assert first.startswith("workerpool1-0 is still running but hasn't printed a line for ")
+    assert first.endswith(" s. Its process is stopped (SIGSTOP)")
+    assert [*outcome.others] == ["After that, workerpool0-0 exited with code 75"]
 
 
 SAYS_AND_GOES_ON = "import json; print(json.dumps({'message': 'part 1'}), flush=True)\n" + FOREVER
@@ -218,10 +218,10 @@ def test_who_hangs_is_named_with_the_place_before_those_who_wait_for_it(tmp_path
     up = until(tmp_path / "logs/workerpool1-1.log", "part")
     place = "decode (trainer/data.py:71): no progress for 41 s"
     says = f"{up}\n{prints(stuck='workerpool1-1', place=place)}; exit({PEER_LOST})"
-    stuck, does = replica(SAYS_AND_GOES_ON, 1), f"is stuck in {place}. The others wait for it"
+    stuck, does = replica(SAYS_AND_GOES_ON, 1), f"is stuck in {place}"
     with deadline():
         outcome = Running(tmp_path, replica(says), replica(says, 0), stuck, policy=Policy(grace=0)).end()
-    assert [str(outcome.failures[0]), *outcome.others] == [f"workerpool1-1 {does}", "2 others: waited for it"]
+    assert [str(outcome.failures[0]), *outcome.others] == [f"workerpool1-1 {does}", "2 other replicas waited for it"]
 
 
 def test_who_is_absent_by_the_roll_call_and_still_runs_is_named_before_those_who_waited(tmp_path: Path) -> None:
@@ -230,8 +230,8 @@ def test_who_is_absent_by_the_roll_call_and_still_runs_is_named_before_those_who
     with deadline():
         waiting = replica(says), replica(says, 0)
         outcome = Running(tmp_path, *waiting, replica(SAYS_AND_GOES_ON, 1), policy=Policy(grace=0)).end()
-    assert str(outcome.failures[0]).startswith("workerpool1-1 still runs and has printed nothing for ")
-    assert [*outcome.others] == ["2 others: connection lost"]
+    assert str(outcome.failures[0]).startswith("workerpool1-1 is still running but hasn't printed a line for ")
+    assert [*outcome.others] == ["2 other replicas lost a connection"]
 
 
 def test_a_loop_that_exits_with_1_is_no_cause_if_its_event_blames_another_one() -> None:
@@ -276,9 +276,9 @@ def test_a_success_after_a_traceback_says_so_and_so_does_one_that_stops_others(t
     outcome = run(tmp_path, replica(f"{said}\n{shell}"), *others, policy=Policy(grace=0.2))
     assert outcome.succeeded
     assert [note.partition(".")[0] for note in outcome.notes] == [
-        "workerpool0-0 exited with 0 after a traceback: RuntimeError: 123",
-        "workerpool1-0 still ran when the chief had exited with 0, and was stopped",
-        "workerpool3-0 still ran when the chief had exited with 0, and was stopped",
+        "workerpool0-0 exited with code 0 after a traceback: RuntimeError: 123",
+        "workerpool1-0 was still running when the chief exited with code 0, so it was stopped",
+        "workerpool3-0 was still running when the chief exited with code 0, so it was stopped",
     ]
     assert outcome.notes[1].endswith("Its last line: part 1")
 
@@ -337,8 +337,8 @@ def test_one_that_never_started_is_named_before_any_that_failed_and_their_traceb
     with deadline():
         chief, worker = replica(f"raise RuntimeError({words!r})"), replica("", 0)
         outcome = Running(tmp_path, chief, worker, policy=Policy(grace=0), ordered=late).end()
-    assert str(outcome.failures[0]) == "workerpool1-0 has not started yet"
-    assert [*outcome.others] == ["after that workerpool0-0 exited with code 1"]
+    assert str(outcome.failures[0]) == "workerpool1-0 hasn't started yet"
+    assert [*outcome.others] == ["After that, workerpool0-0 exited with code 1"]
     shown = io.StringIO()
     conclude(outcome, 0, None, tmp_path, Console(file=shown))
     for told in (outcome.message, shown.getvalue()):

@@ -79,7 +79,7 @@ def test_a_signal_is_a_likelier_cause_than_the_peers_that_fell_over_before_it_wa
     peers = replica(f"{up}\nexit(1)"), replica(f"{up}\nexit(255)", 0)
     outcome = run(tmp_path, *peers, replica(killed, 1), isolated=isolated)
     assert outcome.failures[0].code == 139
-    assert str(outcome.failures[0]) == "workerpool1-1 was ended by SIGSEGV (exit code 139)"
+    assert str(outcome.failures[0]) == "workerpool1-1 was killed by SIGSEGV (exit code 139)"
     assert sorted(ended.code for ended in outcome.failures[1:]) == [1, 255]
 
 
@@ -147,7 +147,7 @@ def test_bytes_that_are_no_text_and_a_very_long_line_are_survived(tmp_path: Path
 def test_a_command_that_cannot_be_started_is_127_and_named(tmp_path: Path, command: str) -> None:
     outcome = run(tmp_path, Replica(0, 0, (command, "--flag"), {}))
     assert outcome.failures[0].code == 127
-    assert outcome.failures[0].last_lines[0].startswith(f"{command}: cannot be started: ")
+    assert outcome.failures[0].last_lines[0].startswith(f"{command}: can't be started: ")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_command_that_cannot_be_started_is_127_and_named(tmp_path: Path, comma
 def test_a_command_that_no_system_takes_is_one_sentence(
     tmp_path: Path, arguments: tuple[str, ...], env: dict[str, str]
 ) -> None:
-    with pytest.raises(FaultError, match=r"workerpool0-0: this system cannot start it: .*; write long values"):
+    with pytest.raises(FaultError, match=r"workerpool0-0: this system can't start the replica: .*; write long values"):
         run(tmp_path, Replica(0, 0, ("true", *arguments), env))
 
 

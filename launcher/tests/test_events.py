@@ -56,8 +56,8 @@ def failed(folder: Path, *programs: str) -> list[str]:
 
 def test_the_replica_that_a_loop_blames_is_named_first(tmp_path: Path) -> None:
     first, after, *_ = failed(tmp_path, LOOP.replace("+ 60", "+ 3"), HANGS)
-    assert re.fullmatch(r"workerpool1-0 still runs and has printed nothing for \d+ s", first)
-    assert after == "after that workerpool0-0 exited with code 75"
+    assert re.fullmatch(r"workerpool1-0 is still running but hasn't printed a line for \d+ s", first)
+    assert after == "After that, workerpool0-0 exited with code 75"
 
 
 @pytest.mark.parametrize(

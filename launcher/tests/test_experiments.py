@@ -96,7 +96,7 @@ def test_a_job_is_refused_if_what_it_names_is_not_here(vertex: Service, place: s
     for collection, (resource, spec) in sent.items():
         status, refused = vertex.call("POST", f"/v1/{PARENT}/{collection}", resource)
         assert status == 400
-        assert f"{spec}.{place}: {BY_ID}/{name} does not exist here; create" in refused["error"]["message"]
+        assert f"{spec}.{place}: {BY_ID}/{name} doesn't exist locally; create" in refused["error"]["message"]
 
 
 def test_a_job_knows_its_experiment_and_its_run(vertex: Service) -> None:
@@ -135,7 +135,7 @@ LinearRegression().fit([[1], [2], [3]], [1, 2, 3])
             "itself", str(path), "image", enable_autolog=True, requirements=["scikit-learn", *requirements]
         )
 
-    with pytest.raises(BadRequest, match=f'add "{experiments.MLFLOW}" to requirements'):
+    with pytest.raises(BadRequest, match=f'add "{experiments.MLFLOW}" to its requirements'):
         local().run(experiment="itself", service_account=ACCOUNT)
     local(experiments.MLFLOW).run(experiment="itself", service_account=ACCOUNT)
     (run,) = aiplatform.ExperimentRun.list(experiment="itself")

@@ -43,7 +43,7 @@ def test_a_fault_is_written_in_a_word_and_told_in_a_sentence(word: str, fault: F
 )
 def test_a_word_that_is_no_fault_is_refused_with_those_that_are(word: str) -> None:
     with pytest.raises(
-        FaultError, match=f'^--fault "{re.escape(word)}": is no fault; write such as .*; there are kill,'
+        FaultError, match=f'^--fault "{re.escape(word)}": is an unknown fault; use a form such as .* faults are kill,'
     ):
         faults.parsed([word])
 
@@ -75,12 +75,12 @@ def test_a_worker_is_killed_once_the_chief_has_reached_the_step_and_once_only(tm
     with deadline():
         policy, ordered = Policy(replica_restarts=5, grace=0), faults.parsed(["workerpool1-0:kill@step=20"])
         running = Running(tmp_path, replica(STEPS), worker, policy=policy, ordered=ordered)
-        restart = "workerpool1-0 was ended by SIGKILL (exit code 137); it starts again, restart 1 of 5"
+        restart = "workerpool1-0 was killed by SIGKILL (exit code 137). Restarting this replica (restart 1 of 5)"
         assert running.said(f"workerpool1-0: {restart}")
         assert running.said("workerpool0-0: step 80/4000  loss 0.1")
         running.execution.cancel()
         running.end()
-    told = running.lines.index("workerpool1-0: fault: workerpool1-0 is killed at step 20")
+    told = running.lines.index("workerpool1-0: simulated fault: workerpool1-0 is killed at step 20")
     assert running.lines.index("workerpool0-0: step 20/4000  loss 0.1") < told
     assert len([line for line in running.lines if line.startswith("workerpool1-0: ")]) == 2
 
@@ -103,7 +103,7 @@ def test_a_replica_starts_late(tmp_path: Path) -> None:
         ordered = faults.parsed(["workerpool1-0:late=600"])
         running = Running(tmp_path, replica(STEPS), replica(STEPS, 0), policy=Policy(grace=0), ordered=ordered)
         assert running.said("workerpool0-0: step 9/4000  loss 0.1")
-        assert running.lines[0] == "workerpool1-0: fault: workerpool1-0 starts 600 s late"
+        assert running.lines[0] == "workerpool1-0: simulated fault: workerpool1-0 starts 600 s late"
         assert running.status("workerpool1-0").state == "waiting"
         running.execution.cancel()
         running.end()
@@ -114,8 +114,8 @@ def test_one_that_has_not_started_is_named_before_those_who_waited_for_it(tmp_pa
         ordered = faults.parsed(["workerpool1-0:late=600"])
         waited = replica("print('rollcall: workerpool1-0 is absent', flush=True); exit(75)")
         outcome = Running(tmp_path, waited, replica(STEPS, 0), policy=Policy(grace=0), ordered=ordered).end()
-        assert str(outcome.failures[0]) == "workerpool1-0 has not started yet"
-        assert [*outcome.others] == ["after that workerpool0-0 exited with code 75"]
+        assert str(outcome.failures[0]) == "workerpool1-0 hasn't started yet"
+        assert [*outcome.others] == ["After that, workerpool0-0 exited with code 75"]
 
 
 def test_a_slow_replica_stands_still_most_of_the_time_and_goes_on(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_slow_replica_stands_still_most_of_the_time_and_goes_on(tmp_path: Path
     with deadline():
         ordered = faults.parsed(["workerpool0-0:slow=6"])
         running = Running(tmp_path, replica(clock), policy=Policy(grace=0), ordered=ordered)
-        assert running.said("workerpool0-0: fault: workerpool0-0 is 6 times slower")
+        assert running.said("workerpool0-0: simulated fault: workerpool0-0 is 6 times slower")
         assert eventually(lambda: len([gap for gap in gaps(printed(running)) if gap > 0.3]) >= 3)
         running.execution.cancel()
         running.end()
@@ -137,7 +137,7 @@ def test_a_fault_that_never_came_is_told(tmp_path: Path) -> None:
     ordered = faults.parsed(["workerpool0-0:kill@step=20"])
     running = Running(tmp_path, replica("print('step 1')"), policy=Policy(), ordered=ordered)
     assert running.end().succeeded
-    told = "workerpool0-0: fault: workerpool0-0 is killed at step 20: the job ended before that"
+    told = "workerpool0-0: simulated fault: workerpool0-0 is killed at step 20, but the job ended first"
     assert running.lines[-1] == told
 
 
@@ -146,10 +146,10 @@ def test_the_process_that_computes_exits_with_0_or_raises_an_exception(project: 
     parent = f"import subprocess, sys; code = subprocess.run([sys.executable, '-c', {computes!r}]).returncode"
     job = write(project, pool(f"{parent}; print('its process ended with', code, flush=True); sys.exit(code)"))
     left = launch(project, "run", job, "--fault", "workerpool0-0:exit0@step=5")
-    assert "fault: workerpool0-0 exits with 0 at step 5" in left.stdout
+    assert "fault: workerpool0-0 exits with code 0 at step 5" in left.stdout
     assert "its process ended with 0" in left.stdout
     raised = run_with_traceback(project, job, "workerpool0-0:raise@step=5")
-    assert "RuntimeError: rehearsed by --fault" in raised
+    assert "RuntimeError: simulated by --fault" in raised
     assert "Job failed: workerpool0-0 exited with code 1" in raised
 
 
@@ -183,8 +183,8 @@ while (folder / "2" / "large").read_bytes() == bytes(1000): time.sleep(0.05)
 @pytest.mark.parametrize(
     ("word", "sentence", "content"),
     [
-        ("flip", "has flipped bytes in its newest checkpoint", bytes(500) + b"\xff" * 64 + bytes(436)),
-        ("truncate", "has only half of a file in its newest checkpoint", bytes(500)),
+        ("flip", "has flipped bytes in its latest checkpoint", bytes(500) + b"\xff" * 64 + bytes(436)),
+        ("truncate", "has a file cut in half in its latest checkpoint", bytes(500)),
     ],
 )
 def test_the_largest_file_of_the_newest_checkpoint_is_damaged(
@@ -202,8 +202,8 @@ def test_the_largest_file_of_the_newest_checkpoint_is_damaged(
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("workerpool7-0:kill", "--fault: workerpool7-0 does not run here; name one of workerpool0-0\n"),
-        ("workerpool0-0:preempt", "--fault: job.yaml does not use SPOT, so no machine is preempted; use kill\n"),
+        ("workerpool7-0:kill", "--fault: workerpool7-0 doesn't run on this machine; use one of workerpool0-0\n"),
+        ("workerpool0-0:preempt", "--fault: job.yaml doesn't use SPOT, so no machine can be preempted; use kill\n"),
     ],
 )
 def test_a_fault_that_the_job_cannot_have_is_one_sentence_and_nothing_starts(

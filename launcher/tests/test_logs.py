@@ -122,9 +122,9 @@ def test_entries_that_clients_wrote_are_merged_with_lines_by_their_time(vertex: 
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"pageToken": "WzEsMl0="}, "pageToken: belongs to no page of this list; begin again without it"),
-        ({"pageToken": "~"}, "pageToken: belongs to no page of this list; begin again without it"),
-        ({"orderBy": "severity"}, 'orderBy: "severity" is no order of entries; write timestamp desc'),
+        ({"pageToken": "WzEsMl0="}, "pageToken: isn't valid for this list; request the first page without a token"),
+        ({"pageToken": "~"}, "pageToken: isn't valid for this list; request the first page without a token"),
+        ({"orderBy": "severity"}, 'orderBy: "severity" isn\'t a valid order; use timestamp desc'),
     ],
 )
 def test_what_is_no_page_is_refused(vertex: Service, query: Json, sentence: str) -> None:

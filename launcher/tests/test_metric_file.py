@@ -43,20 +43,20 @@ def test_lines_of_one_step_are_one_measurement(path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (line(20, loss="0.1")[:-9], "is no JSON object"),
-        ("hello\n", "is no JSON object"),
-        ('{"global_step": 1, "loss": nan, "timestamp": 1}\n', "is no JSON object"),
-        ("[1]\n", "is no JSON object"),
-        ("null\n", "is no JSON object"),
-        ("[" * 100_000 + "\n", "is no JSON object"),
-        ("9" * 10_000 + "\n", "is no JSON object"),
-        ("\x00\ufffd\ud800\n", "is no JSON object"),
+        (line(20, loss="0.1")[:-9], "isn't a JSON object"),
+        ("hello\n", "isn't a JSON object"),
+        ('{"global_step": 1, "loss": nan, "timestamp": 1}\n', "isn't a JSON object"),
+        ("[1]\n", "isn't a JSON object"),
+        ("null\n", "isn't a JSON object"),
+        ("[" * 100_000 + "\n", "isn't a JSON object"),
+        ("9" * 10_000 + "\n", "isn't a JSON object"),
+        ("\x00\ufffd\ud800\n", "isn't a JSON object"),
         (line(20, loss="0.5 (best)"), 'has no number as loss, but "0.5 (best)"'),
         (line(20, loss=None), "has no number as loss, but null"),
         (line(20, loss=[0.5, 0.1]), "has no number as loss, but [0.5, 0.1]"),
-        (line(2**70, loss=1), "has no whole number of 64 bits as global_step"),
-        (line("1.5", loss=1), "has no whole number of 64 bits as global_step"),
-        (line(float("inf"), loss=1), "has no whole number of 64 bits as global_step"),
+        (line(2**70, loss=1), "has no 64-bit integer as global_step"),
+        (line("1.5", loss=1), "has no 64-bit integer as global_step"),
+        (line(float("inf"), loss=1), "has no 64-bit integer as global_step"),
         (line(20, None, loss=1), "has no number as timestamp, but null"),
         (line(20, "nan", loss=1), "has no number as timestamp"),
         ('{"loss": "1", "global_step": "1"}\n', "has no number as timestamp"),
@@ -77,7 +77,7 @@ def test_blank_lines_and_other_metrics_are_no_fault(path: Path) -> None:
     assert (file.read(ended=True), file.fault) == ([], "")
 
 
-NOT_NAMED = "the chief did not write the file that CLOUD_ML_HP_METRIC_FILE names; /tmp/hypertune does not count"
+NOT_NAMED = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE; /tmp/hypertune doesn't count"
 
 
 @pytest.mark.parametrize(
@@ -86,27 +86,27 @@ NOT_NAMED = "the chief did not write the file that CLOUD_ML_HP_METRIC_FILE names
         (
             line(1, val_loss=1),
             "loss",
-            "no metric loss was reported; val_loss was. Write metricId: val_loss, or report loss.",
+            "no metric loss was reported, but val_loss was. Set metricId to val_loss, or report loss.",
         ),
-        (line(1, Loss=1), "loss", "no metric loss was reported; Loss was. Write metricId: Loss, or report loss."),
-        (line(1, epoch=1, val_rmse=2), "rmse", "; epoch and val_rmse were. Write metricId: val_rmse, or report rmse."),
-        (line(1, epoch=1, speed=2), "loss", "no metric loss was reported; epoch and speed were. Report loss."),
-        ("".join(line(1, **{name: 1}) for name in "abcde"), "loss", "; a, b and c were. Report loss."),
-        (line(1, loss=1), "loss auc", "no metric auc was reported; loss was. Report auc."),
+        (line(1, Loss=1), "loss", "no metric loss was reported, but Loss was. Set metricId to Loss, or report loss."),
+        (line(1, epoch=1, val_rmse=2), "rmse", " epoch and val_rmse were. Set metricId to val_rmse, or report rmse."),
+        (line(1, epoch=1, speed=2), "loss", "no metric loss was reported, but epoch and speed were. Report loss."),
+        ("".join(line(1, **{name: 1}) for name in "abcde"), "loss", ", but a, b and c were. Report loss."),
+        (line(1, loss=1), "loss auc", "no metric auc was reported, but loss was. Report auc."),
         (
             line(1, loss=1) + line(2, auc=1),
             "loss auc",
-            "loss or auc was reported at one step. Report all at each step.",
+            "loss or auc was reported at the same step. Report all at each step.",
         ),
         (
             line(1, loss=[1]),
             "loss",
-            f"no metric loss was reported; line 1 of its metric file has no number as loss, but [1]; {CURE}",
+            f"no metric loss was reported: line 1 of its metric file has no number as loss, but [1]; {CURE}",
         ),
-        ("hello\n", "loss", f"no metric loss was reported; line 1 of its metric file is no JSON object; {CURE}"),
-        ("hello\n" + line(1, val_loss=1), "loss", "; val_loss was. Write metricId: val_loss, or report loss."),
-        (None, "loss", f"no metric loss was reported: {NOT_NAMED}. Report with cloudml-hypertune, or {CURE} there"),
-        ("", "loss", f"no metric loss was reported: {NOT_NAMED}. Report with cloudml-hypertune, or {CURE} there"),
+        ("hello\n", "loss", f"no metric loss was reported: line 1 of its metric file isn't a JSON object; {CURE}"),
+        ("hello\n" + line(1, val_loss=1), "loss", ", but val_loss was. Set metricId to val_loss, or report loss."),
+        (None, "loss", f"no metric loss was reported: {NOT_NAMED}. Use cloudml-hypertune, or {CURE} to this file"),
+        ("", "loss", f"no metric loss was reported: {NOT_NAMED}. Use cloudml-hypertune, or {CURE} to this file"),
     ],
 )
 def test_why_a_trial_has_no_metric_is_said_with_what_it_did_report(
@@ -124,7 +124,7 @@ def test_of_several_replicas_the_one_that_reported_in_the_place_of_the_chief_is_
     (tmp_path / "workerpool1-1.metrics").write_text(line(1, other=1))
     file = MetricFile(tmp_path / "workerpool0-0.metrics", ["loss"])
     assert file.read(ended=True) == []
-    said = "no metric loss was reported by the chief; workerpool1-0 reported it. Report from workerpool0-0."
+    said = "no metric loss was reported by the chief, but by workerpool1-0. Report the metric from workerpool0-0."
     assert file.why_none() == said
 
 
@@ -186,22 +186,22 @@ def test_what_the_library_writes_is_read(path: Path) -> None:
     assert reported[0].metrics == {"loss": 0.01}
 
 
-NOT_A_FILE = "its metric file cannot be read (it is no regular file); write lines such as"
+NOT_A_FILE = "its metric file can't be read (it is no regular file); write lines such as"
 ACTS = {
-    "os.mkfifo(path)": f"no metric loss was reported; {NOT_A_FILE}",
-    "os.symlink('/dev/zero', path)": f"no metric loss was reported; {NOT_A_FILE}",
-    "os.mkdir(path)": f"no metric loss was reported; {NOT_A_FILE}",
+    "os.mkfifo(path)": f"no metric loss was reported: {NOT_A_FILE}",
+    "os.symlink('/dev/zero', path)": f"no metric loss was reported: {NOT_A_FILE}",
+    "os.mkdir(path)": f"no metric loss was reported: {NOT_A_FILE}",
     """open(path, "w").write('{"global_step": 1180591620717411303424, "timestamp": 1, "loss": 1}')""": (
-        "no metric loss was reported; line 1 of its metric file has no whole number of 64 bits as global_step"
+        "no metric loss was reported: line 1 of its metric file has no 64-bit integer as global_step"
     ),
     """open(path, "w").write('{"global_step": 1, "timestamp": 1, "loss": nan}')""": (
-        "no metric loss was reported; line 1 of its metric file is no JSON object"
+        "no metric loss was reported: line 1 of its metric file isn't a JSON object"
     ),
     """open(path, "w").write('{"global_step": 1, "timestamp": 1, "loss": Infinity}')""": (
         "reported inf at step 1 for loss"
     ),
     """open(path, "w").write('{"global_step": 1, "timestamp": 1, "val_loss": 1}')""": (
-        "no metric loss was reported; val_loss was. Write metricId: val_loss, or report loss."
+        "no metric loss was reported, but val_loss was. Set metricId to val_loss, or report loss."
     ),
     "open('output.metrics', 'w').write('{}')": f"no metric loss was reported: {NOT_NAMED}",
 }
@@ -236,7 +236,7 @@ def test_a_trial_without_its_metric_ends_with_the_reason_wherever_it_is_shown(ve
             (trial,) = search["trials"]
             (shown,) = (job for job in vertex.call("GET", "/page/jobs")[1]["jobs"] if name.endswith(job["id"]))
             assert shown["trials"][0]["reason"] == trial["infeasibleReason"]
-            assert search["error"]["message"] == f"1 of 1 trials failed; the first one: {trial['infeasibleReason']}"
+            assert search["error"]["message"] == f"1 of 1 trials failed. First error: {trial['infeasibleReason']}"
             told.append(f"has no result: {trial['infeasibleReason']}")
             assert trial["state"] == "INFEASIBLE"
             assert trial["infeasibleReason"].startswith(reason)

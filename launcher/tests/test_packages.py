@@ -187,9 +187,9 @@ def test_all_missing_packages_are_named_at_once(buckets: Path, env: dict[str, st
     with pytest.raises(FaultError) as caught:
         prepared(job(pool(), pool(address="gs://b/../../outside.tar.gz")), env, buckets)
     assert str(caught.value).splitlines() == [
-        f"job.yaml: workerPoolSpecs[0].pythonPackageSpec.packageUris[0]: {ADDRESS} is not in the local buckets; upload"
+        f"job.yaml: workerPoolSpecs[0].pythonPackageSpec.packageUris[0]: {ADDRESS} isn't in the local buckets; upload"
         " it first",
-        "job.yaml: workerPoolSpecs[1].pythonPackageSpec.packageUris[0]: gs://b/../../outside.tar.gz is not in the local"
+        "job.yaml: workerPoolSpecs[1].pythonPackageSpec.packageUris[0]: gs://b/../../outside.tar.gz isn't in the local"
         " buckets; upload it first",
     ]
 
@@ -209,9 +209,9 @@ def test_a_package_that_pip_refuses_is_one_sentence_with_pips_reason(
     with pytest.raises(FaultError) as caught:
         prepared(job(pool(address="gs://b/p-1.zip")), env, buckets)
     (sentence,) = str(caught.value).splitlines()
-    assert sentence.startswith("job.yaml: workerPoolSpecs[0].pythonPackageSpec: pip cannot install p-1.zip: ")
+    assert sentence.startswith("job.yaml: workerPoolSpecs[0].pythonPackageSpec: pip can't install p-1.zip: ")
     assert reason in sentence
-    assert sentence.endswith(f"mend the package, all that pip said is in {buckets.parent / 'run/pip.log'}")
+    assert sentence.endswith(f"fix the package. For the full output of pip, see {buckets.parent / 'run/pip.log'}")
 
 
 def test_the_sdks_shell_command_installs_for_its_replica_alone(

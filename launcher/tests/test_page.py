@@ -383,7 +383,7 @@ def test_a_restart_is_a_line_too(served: Served, tmp_path: Path) -> None:
         job = served.jobs.create(PARENT, CustomJob(display_name="digits", job_spec=spec))
         assert eventually(lambda: "SUCCEEDED" in printed.getvalue())
     what = f"customJobs/{job['name'].rpartition('/')[2]} digits: workerpool0-0 exited with code 3"
-    assert f" {what}; it starts again, restart 1 of 5\n" in printed.getvalue()
+    assert f" {what}. Restarting this replica (restart 1 of 5)\n" in printed.getvalue()
 
 
 def test_a_name_cannot_steer_the_terminal(served: Served) -> None:

@@ -172,5 +172,5 @@ def test_a_browser_sees_a_job_run_and_end(tmp_path: Path, browser: webdriver.Chr
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
 
         service.process.terminate()
-        page.until(lambda: page.text("#gone").startswith("No answer from the service since"))
+        page.until(lambda: page.text("#gone").startswith("The service hasn't responded since"))
         assert page.text("#state") == "SUCCEEDED"

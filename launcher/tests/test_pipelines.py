@@ -187,13 +187,13 @@ def test_data_that_is_not_there_fails_the_pipeline_before_a_job_starts(service: 
 def test_a_cancelled_pipeline_takes_its_job_with_it(service: Service) -> None:
     name = service.pipelines.create(PARENT, pipeline(WAIT))["name"]
     running = service.reached(name, lambda one: one["state"] == "PIPELINE_STATE_RUNNING")
-    with pytest.raises(ApiError, match="cancel it and wait for its end"):
+    with pytest.raises(ApiError, match="cancel it and wait until it ends"):
         service.pipelines.delete(name)
     service.pipelines.cancel(name)
     ended = service.ended(name)
     assert (ended["state"], ended["error"]) == (
         "PIPELINE_STATE_CANCELLED",
-        {"code": 1, "message": "CANCELED: the pipeline was cancelled"},
+        {"code": 1, "message": "CANCELED: the pipeline was canceled"},
     )
     assert service.store.get(running["trainingTaskMetadata"]["backingCustomJob"])["state"] == "JOB_STATE_CANCELLED"
     with pytest.raises(ApiError, match=f'TrainingPipeline "{name}" is in state PIPELINE_STATE_CANCELLED and cannot'):

@@ -93,8 +93,8 @@ def test_a_replica_that_fails_twice_and_then_succeeds_costs_two_restarts(tmp_pat
     assert running.end().succeeded
     assert (tmp_path / "count").read_text() == "3"
     assert running.lines == [
-        "workerpool0-0: workerpool0-0 exited with code 7; it starts again, restart 1 of 5",
-        "workerpool0-0: workerpool0-0 exited with code 7; it starts again, restart 2 of 5",
+        "workerpool0-0: workerpool0-0 exited with code 7. Restarting this replica (restart 1 of 5)",
+        "workerpool0-0: workerpool0-0 exited with code 7. Restarting this replica (restart 2 of 5)",
     ]
     assert running.status("workerpool0-0") == Status("workerpool0-0", "ended", 2, 0)
 
@@ -108,7 +108,7 @@ def test_one_that_always_fails_starts_six_times_in_each_of_four_attempts(tmp_pat
     assert outcome.message.splitlines() == [
         "The replica workerpool1-0 exited with a non-zero status of 3. Termination reason: Error. ",
         "workerpool1-0 was restarted 5 times",
-        "the job was retried 3 times",
+        "The job was retried 3 times",
     ]
 
 
@@ -140,7 +140,7 @@ def test_after_a_crash_the_job_is_retried_and_not_the_replica(tmp_path: Path, en
     assert outcome.ending is Ending.FAILED
     assert (tmp_path / "count").read_text() == "4"
     assert "restarted" not in outcome.message
-    assert outcome.message.endswith("the job was retried 3 times")
+    assert outcome.message.endswith("The job was retried 3 times")
 
 
 def test_a_retried_job_starts_all_its_replicas_again(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_retried_job_starts_all_its_replicas_again(tmp_path: Path) -> None:
     outcome = run(tmp_path, chief, counted(tmp_path / "count", crashes, 0), policy=policy)
     assert (tmp_path / "count").read_text() == (tmp_path / "chief").read_text() == "2"
     assert str(outcome.failures[0]) == "workerpool1-0 exited with code 6"
-    assert outcome.message.endswith("the job was retried 1 time")
+    assert outcome.message.endswith("The job was retried 1 time")
 
 
 def test_a_worker_that_is_done_is_not_started_again(tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_a_log_has_the_lines_of_all_starts(tmp_path: Path) -> None:
     run(tmp_path, counted(tmp_path / "count", "print('start', count); exit(0 if count == 3 else 3)"))
     assert (tmp_path / "logs/workerpool0-0.log").read_text().splitlines() == [
         "start 1",
-        "workerpool0-0 exited with code 3; it starts again, restart 1 of 5",
+        "workerpool0-0 exited with code 3. Restarting this replica (restart 1 of 5)",
         "start 2",
-        "workerpool0-0 exited with code 3; it starts again, restart 2 of 5",
+        "workerpool0-0 exited with code 3. Restarting this replica (restart 2 of 5)",
         "start 3",
     ]
 
@@ -207,7 +207,7 @@ def test_a_preempted_machine_may_save_and_the_job_starts_again(tmp_path: Path, i
     assert running.lines == [
         "workerpool0-0: start 1",
         "workerpool0-0: saved",
-        "workerpool0-0: workerpool0-0 was preempted; the job starts again, restart 1 of 6",
+        "workerpool0-0: workerpool0-0 was preempted. Restarting the job (restart 1 of 6)",
         "workerpool0-0: start 2",
     ]
     assert running.phases == ["PENDING", "RUNNING", "PENDING", "RUNNING"]
@@ -236,7 +236,7 @@ def test_the_seventh_preemption_is_the_end(tmp_path: Path) -> None:
             running.execution.disturb("preempt", "workerpool0-0")
         outcome = running.end()
     assert outcome.ending is Ending.PREEMPTED
-    assert outcome.message == "the job was preempted too often"
+    assert outcome.message == "the job was preempted too many times. Run it again, or don't use SPOT"
 
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\n"
@@ -308,7 +308,7 @@ def test_a_timeout_counts_over_all_restarts(tmp_path: Path) -> None:
     policy = Policy(replica_restarts=1000, timeout=5, grace=0)
     outcome = run(tmp_path, replica("import time; time.sleep(0.3); exit(3)"), policy=policy)
     assert outcome.ending is Ending.TIMED_OUT
-    assert outcome.message == "the job ran longer than its timeout of 5 s"
+    assert outcome.message == "the job ran longer than its timeout of 5 s. To allow more time, raise scheduling.timeout"
 
 
 def test_whatever_is_ordered_before_the_first_start_comes_first(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_cancelled_job_ends(tmp_path: Path) -> None:
     running = Running(tmp_path, replica("print('up', flush=True)\n" + FOREVER), policy=Policy(grace=0))
     assert running.said("workerpool0-0: up")
     running.execution.cancel()
-    assert running.end().message == "the job was cancelled"
+    assert running.end().message == "the job was canceled"
 
 
 def test_a_delayed_replica_comes_so_much_later(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_a_killed_replica_restarts_like_any_that_fails(tmp_path: Path, isolated:
         assert running.said("workerpool0-0: up")
         running.execution.disturb("kill", "workerpool0-0")
         assert running.end().succeeded
-    said = "workerpool0-0 was ended by SIGKILL (exit code 137); it starts again, restart 1 of 5"
+    said = "workerpool0-0 was killed by SIGKILL (exit code 137). Restarting this replica (restart 1 of 5)"
     assert running.lines == ["workerpool0-0: up", f"workerpool0-0: {said}", "workerpool0-0: up"]
 
 

@@ -105,7 +105,7 @@ def launch(project: Path, *arguments: str, **env: str) -> "subprocess.CompletedP
 
 def lines(text: str, start: str) -> list[str]:
     """All lines with this start, but for those about workers that ended early: how early is the machine's affair."""
-    early = " exited with 0 while others went on"
+    early = " exited with code 0 while other replicas were still running"
     return sorted(line for line in text.splitlines() if line.startswith(start) and not line.endswith(early))
 
 
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(project: Path)
 
 def test_a_killed_replica_may_have_had_no_memory(project: Path) -> None:
     run = launch(project, "run", write(project, pool("raise SystemExit(137)")))
-    killed = "Job failed: workerpool0-0 was ended by SIGKILL (exit code 137); if nobody sent it, the machine was out of"
+    killed = "Job failed: workerpool0-0 was killed by SIGKILL (exit code 137). If you didn't kill it, the machine ran"
     assert killed in run.stdout
 
 
@@ -186,7 +186,7 @@ def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_mess
     assert re.search(r"^Job succeeded in \d+ s$", run.stdout, re.MULTILINE)
     assert lines(run.stdout, "output: ") == []  # nobody wrote there
     _, _, conclusion = run.stdout.partition("Job succeeded")
-    notes = [line for line in conclusion.splitlines() if "still ran when the chief had exited with 0" in line]
+    notes = [line for line in conclusion.splitlines() if "was still running when the chief exited with code 0" in line]
     assert [note.split()[0] for note in notes] == ["workerpool1-0", "workerpool1-1"]
     (journal,) = project.glob(".vertex/jobs/*/log.jsonl")
     assert [json.loads(line)["line"] for line in journal.read_text().splitlines()][-2:] == notes
@@ -195,7 +195,7 @@ def test_run_shows_each_line_behind_the_name_of_its_replica_and_json_as_its_mess
 def test_what_c_prints_of_a_lost_peer_is_in_the_log_and_not_on_the_terminal(project: Path) -> None:
     run = launch(project, "run", write(project, pool(f"print({CPP!r}.strip())")))
     shown = [line.removeprefix("[workerpool0-0] ") for line in run.stdout.splitlines() if line.startswith("[")]
-    assert shown == ["a stack of C++, whole in workerpool0-0.log", *CPP.splitlines()[-2:]]
+    assert shown == ["(C++ stack trace omitted; see workerpool0-0.log)", *CPP.splitlines()[-2:]]
     (log,) = project.glob(".vertex/jobs/*/workerpool0-0.log")
     assert CPP.strip() in log.read_text()
 
@@ -204,7 +204,7 @@ def test_reducers_are_named_as_not_started_and_still_listed_in_the_cluster(proje
     count = "import json, os; print(len(json.loads(os.environ['CLUSTER_SPEC'])['cluster']['workerpool2']), 'reducers')"
     run = launch(project, "run", write(project, pool(count), pool("", count=2), REDUCERS))
     assert run.returncode == 0
-    assert "not started: workerpool2-0 to workerpool2-1, reducers" in run.stdout
+    assert "Not started: workerpool2-0 to workerpool2-1 (reducers)" in run.stdout
     assert lines(run.stdout, "[workerpool") == ["[workerpool0-0] 2 reducers"]
 
 
@@ -244,7 +244,7 @@ def test_a_run_finds_what_the_one_before_saved(project: Path) -> None:
     job = write(project, pool(SAVE))
     first, second = (launch(project, "run", job).stdout for _ in range(2))
     assert lines(first + second, "[") == ["[workerpool0-0] found", "[workerpool0-0] found state"]
-    continues = "an earlier run is in .vertex/gcs/b/run; this one continues it, --fresh starts over\n"
+    continues = "Continuing the earlier run in .vertex/gcs/b/run. To start over, use --fresh.\n"
     assert (continues in first, continues in second) == (False, True)
 
 
@@ -278,7 +278,7 @@ def test_fresh_never_empties_a_whole_bucket_which_may_be_the_output_folder_all_t
 ) -> None:
     left = neighbours(project)
     job, state_dir = custom_job(project / write(project, pool(HELLO), output=output)), StateDir(project / ".vertex")
-    with pytest.raises(FaultError, match="outputUriPrefix: is a whole bucket, which --fresh never empties"):
+    with pytest.raises(FaultError, match="outputUriPrefix: is an entire bucket, which --fresh never empties"):
         run_job.empty_output(job, state_dir)
     assert all(path.exists() for path in left)
     assert output_folder(job, state_dir) == project / ".vertex/gcs/b"
@@ -348,7 +348,7 @@ def test_with_restarts_a_replica_starts_again_as_in_the_service(project: Path, c
     write(project, pool(f"{folder}; tempfile.mkdtemp(dir=folder); exit({code} * (len(os.listdir(folder)) < 3))"))
     run = launch(project, "run", "job.yaml", "--restarts", *flags)
     assert run.returncode == 0
-    said = f"[workerpool0-0] workerpool0-0 exited with code {code}; it starts again, restart "
+    said = f"[workerpool0-0] workerpool0-0 exited with code {code}. Restarting this replica (restart "
     assert len(lines(run.stdout, said)) == 2
 
 

@@ -762,4 +762,4 @@ def test_a_search_ends_after_as_many_failed_trials_as_it_may_have(
     search = start("raise SystemExit('no data')", maxTrialCount=9, parallelTrialCount=1, maxFailedTrialCount=2)
     said, _ = search.communicate(timeout=240)
     assert search.returncode == 1
-    assert "Search failed: 2 of 2 trials failed; the first one: " in said
+    assert "Search failed: 2 of 2 trials failed. First error: " in said

@@ -43,7 +43,7 @@ def test_the_primarys_success_ends_the_job_and_its_workers(vertex: Service) -> N
     text = "import os, time; time.sleep(0 if os.environ['RANK'] == '0' else 600)"
     name = vertex.create(custom_job(*script(text), workers=2))
     vertex.wait(name, "SUCCEEDED")
-    stopped = "still ran when the chief had exited with 0, and was stopped"
+    stopped = "was still running when the chief exited with code 0, so it was stopped"
     assert [line.partition(".")[0] for line in vertex.log(name, "service")] == [
         f"service: workerpool1-{index} {stopped}" for index in range(2)
     ]
@@ -272,7 +272,7 @@ def test_a_job_that_runs_can_be_cancelled_but_not_deleted(vertex: Service) -> No
     assert (status, answer["error"]["status"]) == (400, "FAILED_PRECONDITION")
     assert vertex.call("POST", f"/v1/{name}:cancel", {}) == (200, {})
     job = vertex.wait(name, "CANCELLED")
-    assert job["error"] == {"code": 1, "message": "CANCELED: the job was cancelled"}
+    assert job["error"] == {"code": 1, "message": "CANCELED: the job was canceled"}
     status, operation = vertex.call("DELETE", f"/v1/{name}")
     assert status == 200
     assert operation["done"] is True
@@ -505,11 +505,11 @@ def test_a_killed_service_still_has_everything_and_runs_what_it_had_queued(tmp_p
     with service(tmp_path, "--capacity", "1") as vertex:
         assert vertex.get(done["name"]) == done
         assert vertex.log(done["name"]) == ["workerpool0-0: kept"]
-        assert vertex.get(cancelled)["error"] == {"code": 1, "message": "CANCELED: the job was cancelled"}
-        lost = "the local Vertex was stopped while this job had not ended; create it again"
+        assert vertex.get(cancelled)["error"] == {"code": 1, "message": "CANCELED: the job was canceled"}
+        lost = "the local Vertex was stopped before this job ended; create the job again"
         assert vertex.get(fails)["error"] == {"code": 14, "message": lost}
         assert vertex.get(resumes)["error"]["message"] == f"{lost}, and it resumes from gs://b/saved/checkpoints"
-        assert vertex.get(large)["error"]["message"].endswith("start it with --capacity 2")
+        assert vertex.get(large)["error"]["message"].endswith("start the service with --capacity 2")
         ended = [vertex.wait(name, "SUCCEEDED") for name in queued]
         assert ended[0]["endTime"] < ended[1]["startTime"]
         assert vertex.log(queued[1]) == ["workerpool0-0: ran"]

@@ -60,7 +60,7 @@ def printed(lines: list[str]) -> list[str]:
 def notes(lines: list[str]) -> list[str]:
     """The lines after that on the job's end and its traceback."""
     end = next(number for number, line in enumerate(lines) if line.startswith("Job "))
-    return [line for line in lines[end + 1 :] if not line.startswith((" ", "logs:"))]
+    return [line for line in lines[end + 1 :] if not line.startswith((" ", "logs:", "Fix the cause"))]
 
 
 def test_what_a_replica_changes_in_the_project_is_gone_with_it_and_named(project: Path) -> None:
@@ -147,13 +147,13 @@ def test_a_uri_taken_for_a_path_is_named(project: Path, start: str) -> None:
         (
             "unfinished.rename(unfinished.with_name('1'))",
             "OSError: [Errno 24] Too many open files",
-            "can't rename a folder with files in a bucket without hierarchical namespace (likely on Vertex AI: it is "
-            "gcsfuse's default). Write files under their final names, and then one that marks them complete",
+            "can't rename a folder with files in a bucket without hierarchical namespace (the default of gcsfuse, "
+            "probably also on Vertex AI). Write files with their final names, then a file that marks them as complete",
         ),
         (
             "os.chdir(unfinished); os.link('weights', '../last')",
             "PermissionError: [Errno 1] Operation not permitted",
-            "supports no hard links. Copy the file",
+            "doesn't support hard links. Copy the file instead",
         ),
     ],
 )
@@ -170,7 +170,7 @@ def test_what_cloud_storage_fuse_refuses(project: Path, call: str, error: str, s
 def test_a_file_that_is_renamed_while_it_is_written_is_named(project: Path) -> None:
     script = "with open(unfinished / 'a', 'w') as file: file.write('x'); os.rename(file.name, unfinished / 'b')"
     note, output = notes(run(project, SAVE + script))
-    assert note.startswith("/gcs/b/run/tmp/a was renamed while it was open for writing: Cloud Storage FUSE refuses")
+    assert note.startswith("/gcs/b/run/tmp/a was renamed while it was open for writing: Cloud Storage FUSE rejects")
     assert output == "output: .vertex/gcs/b/run"
 
 

@@ -37,7 +37,7 @@ def worker(program, world="2"):  # of torch's agent
     environ = os.environ | {"LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": world}
     return subprocess.Popen([sys.executable, "-c", os.environ["PRELUDE"] + program], env=environ)
 """
-NOBODY = "2 processes, 2 worlds: workerpool0-0; workerpool1-0. No training process was seen connected to another world."
+NOBODY = "2 processes, 2 worlds: workerpool0-0; workerpool1-0. No training process was connected to another world."
 SHORT = "a connection is short"
 # A job: what its replicas do, chief first, and how the only note on its worlds begins.
 JOBS: Mapping[str, tuple[list[str], str]] = {
@@ -138,7 +138,7 @@ def test_processes_and_worlds_are_counted_if_they_are_known(name: str, notes: di
 def test_a_rendezvous_that_fails_on_a_cluster_is_told(notes: dict[str, tuple[str, ...]]) -> None:
     told = [note for all_notes in notes.values() for note in all_notes if note.startswith("localhost")]
     assert told == [
-        note for note in notes["the chief is at localhost"] if " led workerpool1-0 to workerpool0-0" in note
+        note for note in notes["the chief is at localhost"] if " connected workerpool1-0 to workerpool0-0" in note
     ]
     assert len(told) == 1
 

@@ -53,7 +53,7 @@ FAILS = {
     "test_model_monitoring": "it reads a model of Google's own project",
 }
 REFUSAL = re.compile(
-    r"the local Vertex has no \w+|names no mlflow|\w+\.googleapis\.com isn't available locally|"
+    r"the local Vertex has no \w+|requires autologging but not mlflow|\w+\.googleapis\.com isn't available locally|"
     r"metadataSchemaUri: [^;\n]+"
 )
 # Public objects that the tests read, by their names in the bucket of Google's samples; no test asks for more of them.

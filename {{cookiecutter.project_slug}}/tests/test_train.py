@@ -44,7 +44,7 @@ def test_two_processes_lose_as_much_as_one_at_each_step(alone: Run, pair: Run) -
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_a_killed_worker_starts_again_and_all_resume(pair: Run) -> None:
     assert pair.code == 0, pair.output
-    assert "workerpool1-0 was ended by SIGKILL (exit code 137); it starts again, restart 1 of 5" in pair.output
+    assert "workerpool1-0 was killed by SIGKILL (exit code 137). Restarting this replica (restart 1" in pair.output
     told = "\n".join(pair.lines["workerpool0-0"])
     assert "workerpool0-0 lost a peer: " in told
     assert "Traceback" not in told

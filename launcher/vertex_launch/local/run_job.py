@@ -1,4 +1,4 @@
-"""Runs one job on this machine, as the service would, and shows what its replicas print."""
+"""Runs one job on this machine in the way the service does, and shows the output of its replicas."""
 
 import re
 import shutil
@@ -28,10 +28,10 @@ from vertex_launch.local.wire.wire import Wire
 
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
-OUT_OF_MEMORY = "; if nobody sent it, the machine was out of memory"
+OUT_OF_MEMORY = ". If you didn't kill it, the machine ran out of memory"
 
-# What C++ prints of a lost peer: whole in the log, and on the terminal one line a stack of PyTorch or gloo, and nothing
-# of TensorFlow, whose error in Python says the same.
+# The C++ output after a lost peer. The log contains all of it. The terminal shows one line for each stack trace of
+# PyTorch or gloo. It shows no C++ output of TensorFlow, because TensorFlow's Python error has the same content.
 CPP = re.compile(
     r"(\[rank\d+\]:\s*)?((?P<stack>frame #0: )|frame #\d+: |Exception raised from )"
     r"|[EW]\d{4} \S+ +\d+ (base_collective_executor|ring_\w+)\.cc:\d+\] |:UNKNOWN:Error received from peer "
@@ -41,10 +41,13 @@ CPP = re.compile(
 
 
 def empty_output(job: Job, state_dir: StateDir) -> None:
-    """Delete what earlier runs of this job left in its output folder."""
+    """Delete the files that earlier runs of this job left in the job's output folder.
+
+    Raises FaultError if the output folder is an entire bucket or another job uses the folder.
+    """
     folder = output_folder(job, state_dir)
     if folder and folder.parent == state_dir.buckets:
-        raise FaultError(f"{job.origin}: {OUTPUT}: is a whole bucket, which --fresh never empties; add a folder to it")
+        raise FaultError(f"{job.origin}: {OUTPUT}: is an entire bucket, which --fresh never empties; add a folder")
     require_free(job, state_dir, "**/")
     if folder and folder.exists():
         shutil.rmtree(folder)
@@ -55,26 +58,26 @@ def require_free(job: Job, state_dir: StateDir, below: str = "") -> None:
 
 
 def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
-    """Say that this run continues an earlier one, which the user may not expect."""
+    """Print a notice that this run continues an earlier run, which may surprise the user."""
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
-        notice = f"an earlier run is in {shown(folder)}; this one continues it, --fresh starts over"
+        notice = f"Continuing the earlier run in {shown(folder)}. To start over, use --fresh."
         console.print(notice, style="dim")
 
 
 def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -> Outcome:
-    """Run the job to its end; every line of every replica is shown and logged.
+    """Run the job to its end, and show and log every line of every replica.
 
     Args:
-        fresh: whether to delete what earlier runs left in the job's output folder.
-        whole: replicas in the job's file, reducers not counted; this job may have fewer.
+        fresh: whether to delete the files that earlier runs left in the job's output folder.
+        whole: the number of replicas in the job's file, without reducers. This job may have fewer replicas.
     """
     introduce(job, whole, console)
     host.remove_left_homes(context.state_dir)
     wire = Wire(context)
     with recorded(job, context) as record, wire.of_job(job, record.id, context) as wired:
         prepared = prepare(job, record.id, wired)
-        # After `prepare`, so that a job that cannot run deletes nothing.
+        # This comes after `prepare`, so that a job that can't run deletes nothing.
         (empty_output if fresh else require_free)(job, context.state_dir)
         show = shower(prepared.replicas, console)
 
@@ -92,19 +95,19 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
 
 
 def introduce(job: Job, whole: int, console: Console) -> None:
-    """Say how much of the job runs here."""
+    """Print how many of the job's replicas run on this machine."""
     count = size(job)
     part = f" of {whole}" if count < whole else ""
     noun = "replica" if whole == 1 else "replicas"
     console.print(Text.assemble((job.name, "bold"), f": {count}{part} {noun} on this machine"))
     for pool in filter(lambda pool: pool.reduces, job.pools):
         last = f" to workerpool{pool.index}-{pool.replica_count - 1}" if pool.replica_count > 1 else ""
-        reason = "CLUSTER_SPEC lists them, but no gradient passes through them here"
-        console.print(f"not started: workerpool{pool.index}-0{last}, reducers; {reason}", style="dim")
+        reason = "CLUSTER_SPEC lists reducers, but no gradients pass through them on this machine."
+        console.print(f"Not started: workerpool{pool.index}-0{last} (reducers). {reason}", style="dim")
 
 
 def shower(replicas: Sequence[Replica], console: Console) -> Show:
-    """Return a function that prints a line behind the coloured name of its replica."""
+    """Return a function that prints a line after the colored name of its replica."""
     width = max(len(replica.name) for replica in replicas) + 2
     here, prefixes = f"{Path.cwd()}/", dict[str, str]()
     for index, replica in enumerate(replicas):
@@ -116,12 +119,12 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
         if found := CPP.match(line):
             if not found["stack"]:
                 return
-            line = f"a stack of C++, whole in {replica.name}.log"
+            line = f"(C++ stack trace omitted; see {replica.name}.log)"
         text = printed(line.replace(here, ""))
         if text.style:
             with console.capture() as captured:
                 console.print(text, end="", soft_wrap=True)
-        # Rich takes 100 us for a line, in which a replica prints ten.
+        # Rich needs 100 us to print a line, and a replica prints ten lines in this time.
         console.file.write(f"{prefixes[replica.name]}{captured.get() if text.style else text.plain}\n")
         console.file.flush()
 
@@ -129,12 +132,15 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
 
 
 def printed(line: str) -> Text:
-    """Return a line, or its message if it is JSON; red by its own severity alone, as libraries print much on stderr."""
+    """Return a line, or the message of a JSON line, in the color of the severity that the line sets.
+
+    Plain lines on stderr aren't red, because libraries print much harmless output there.
+    """
     return Text(message(line), style=SEVERITY_STYLES.get(str(payload(line).get("severity")), ""))
 
 
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
-    """Say what happened, the likely cause first, and where output and logs are."""
+    """Print how the job ended, with the likely cause first, and where the output and the logs are."""
     for ended in outcome.failures[:1]:
         reason = OUT_OF_MEMORY if ended.signal_name == "SIGKILL" else ""
         console.print(f"Job failed: {ended}{reason}", style="bold red")
@@ -144,7 +150,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
     for sentence in outcome.others:
         console.print(str(sentence), style="dim")
     for ended in outcome.failed:
-        console.print(f"{ended.replica.name}:", style="dim")
+        console.print(f"Last output of {ended.replica.name}:", style="dim")
         _show_last_words(ended, console)
     if outcome.succeeded:
         console.print(Text.assemble(("Job succeeded", "bold green"), f" in {seconds:.0f} s"))
@@ -152,7 +158,7 @@ def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, 
         console.print(Text(note), soft_wrap=True)
     if outcome.succeeded and output and output.exists():
         console.print(f"output: {shown(output)}")
-    console.print(f"logs:   {shown(logs)}")
+    console.print(f"{'logs:  ' if outcome.succeeded else 'Fix the cause and run the job again. Logs:'} {shown(logs)}")
 
 
 def _show_last_words(ended: Ended, console: Console) -> None:
@@ -161,5 +167,5 @@ def _show_last_words(ended: Ended, console: Console) -> None:
 
 
 def shown(path: Path) -> Path:
-    """Return the path relative to the current folder, if it lies below."""
+    """Return the path relative to the current folder if the path is in that folder."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

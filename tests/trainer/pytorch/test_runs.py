@@ -121,7 +121,7 @@ def train_and_lose_a_process(folder: Path, *options: str) -> Run:
 def test_a_killed_worker_ends_the_job_and_the_next_run_resumes_bit_for_bit(pair: Run, tmp_path: Path) -> None:
     broken = train_and_lose_a_process(tmp_path)
     assert broken.code == 1
-    assert "Job failed: workerpool1-0 was ended by SIGKILL" in broken.output
+    assert "Job failed: workerpool1-0 was killed by SIGKILL" in broken.output
     assert "Traceback" not in broken.output
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
 

@@ -50,7 +50,7 @@ def train_losing_one(folder: Path, *words: str) -> Run:
     threading.Thread(target=kill, daemon=True).start()
     run = train(folder, *words, options=("--restarts",))
     assert run.code == 0, run.output
-    assert "workerpool1-1 was ended by SIGKILL (exit code 137); all replicas start again, restart 1 of 5" in run.output
+    assert "workerpool1-1 was killed by SIGKILL (exit code 137). Restarting all replicas (restart 1 of 5)" in run.output
     return run
 
 

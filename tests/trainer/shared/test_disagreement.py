@@ -76,7 +76,7 @@ def test_a_replica_whose_weights_part_from_the_others_is_named_and_the_next_run_
         change(tmp_path / "project", "trainer/checkpoints/saver.py", HURT.format(hurt=WEIGHT[framework]), patch)
         broken = train(tmp_path / "run", 3, "--steps", "12", "--checkpoint-every", "5", *flags)
     assert "Job failed: workerpool1-0 exited with code 75" in broken.output
-    assert "2 others: stopped at the same step" in broken.output
+    assert "2 other replicas stopped at the same step" in broken.output
     step = 8 if flags else 10
     assert f"after step {step} workerpool1-0 differs from the others in " in broken.output
     assert "; nothing is saved, and the next start resumes from step-000000005: " in broken.output

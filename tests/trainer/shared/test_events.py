@@ -54,8 +54,8 @@ def test_a_run_without_words_shows_its_steps_and_who_was_told_to_end(project: Pa
     assert first.metric.startswith("train loss ")
     assert last.done in [line.get("saved") for line in lines]
     said = shown.read_text()
-    assert "Job failed: workerpool1-0 was ended by SIGTERM (exit code 143)" in said
-    assert "2 others: saved the same step" in said
+    assert "Job failed: workerpool1-0 was killed by SIGTERM (exit code 143)" in said
+    assert "2 other replicas saved the same step" in said
 
 
 @pytest.mark.proof
@@ -66,7 +66,7 @@ def test_of_a_run_without_words_it_is_told_who_hangs_and_where(
     change(project, "trainer/data.py", HANGS.format(function="decode", calls=300), monkeypatch)
     run = train(tmp_path / "run", 3, "--steps", "60", "--collective-timeout", "30")
     assert "Job failed: workerpool1-0 is stuck in decode (trainer/data.py:" in run.output
-    assert "2 others: waited for it" in run.output
+    assert "2 other replicas waited for it" in run.output
 
 
 @pytest.mark.proof
@@ -77,11 +77,11 @@ def test_of_a_run_without_words_it_is_told_whose_weights_differ(
     change(project, "trainer/checkpoints/saver.py", HURT.format(hurt=weight), monkeypatch)
     run = train(tmp_path / "run", 3, "--steps", "12", "--checkpoint-every", "5")
     assert "Job failed: workerpool1-0 exited with code 75" in run.output
-    assert "2 others: stopped at the same step" in run.output
+    assert "2 other replicas stopped at the same step" in run.output
 
 
 @pytest.mark.proof
 def test_of_a_run_without_words_it_is_told_who_is_absent(project: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", 3, "--rollcall-timeout", "20", options=("--fault", "workerpool1-0:freeze"))
-    assert "Job failed: workerpool1-0 still runs and has printed nothing for " in run.output
+    assert "Job failed: workerpool1-0 is still running but hasn't printed a line for " in run.output
     assert printed(tmp_path / "run", "workerpool0-0")[-1]["absent"] == ["workerpool1-0"]

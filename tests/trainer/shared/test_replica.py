@@ -92,4 +92,4 @@ def test_a_worker_that_trains_with_others_ends_soon_after_sigterm(tmp_path: Path
         assert eventually(lambda: "step 2/" in show.read_text()), show.read_text()
         assert signal_trainer(tmp_path, "workerpool1-0", signal.SIGTERM)
         assert process.wait(DEADLINE) == 1
-        assert "Job failed: workerpool1-0 was ended by SIGTERM (exit code 143)" in show.read_text()
+        assert "Job failed: workerpool1-0 was killed by SIGTERM (exit code 143)" in show.read_text()

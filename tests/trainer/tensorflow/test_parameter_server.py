@@ -71,8 +71,8 @@ def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
     served = train(folder, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=watch)
     assert served.code == 0, served.output
     assert "workerpool1-0 is gone; the others do its part until it comes back" in served.output
-    assert "workerpool1-1 was ended by SIGKILL (exit code 137)" in served.output
-    assert "workerpool1-0 was ended by SIGKILL (exit code 137); it starts again, restart 1 of 5" in served.output
+    assert "workerpool1-1 was killed by SIGKILL (exit code 137)" in served.output
+    assert "workerpool1-0 was killed by SIGKILL (exit code 137). Restarting this replica (restart 1 of" in served.output
     assert "Failed to connect" not in served.output  # TensorFlow's words for it
     assert "resumed" not in served.output  # the chief went on
     assert [report["step"] for report in served.reports if "train/loss" in report] == [50, 100, 150, 200]
@@ -128,7 +128,7 @@ def test_a_parameter_server_that_is_told_alone_to_end_costs_no_step(tmp_path: Pa
     assert "workerpool2-1, a parameter server, was told to end, and so the run ends" in ended.output
     told = re.search(r"workerpool0-0: saved step (\d+), as workerpool2-1 was told to end", ended.output)
     assert told, ended.output
-    assert "Job failed: workerpool2-1 was ended by SIGTERM (exit code 143)" in ended.output
+    assert "Job failed: workerpool2-1 was killed by SIGTERM (exit code 143)" in ended.output
     assert (ended.output_folder / f"checkpoints/step-{int(told[1]):09d}/committed.json").exists()
     assert ended.code == 1
 

@@ -93,7 +93,7 @@ def test_a_killed_worker_ends_the_job_and_the_next_run_resumes(pair: Run, tmp_pa
 
     broken = train(tmp_path, 2, *flags, watch=kill_the_worker_after_the_first_checkpoint)
     assert broken.code == 1
-    assert "Job failed: workerpool1-0 was ended by SIGKILL" in broken.output
+    assert "Job failed: workerpool1-0 was killed by SIGKILL" in broken.output
     assert "Traceback" not in broken.output
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
 

@@ -1,4 +1,4 @@
-"""Tasks, which custom jobs, tuning jobs and pipelines are: each has a thread, can be cancelled, and ends once."""
+"""Background tasks: custom jobs, tuning jobs, and pipelines. Each task has a thread and can be canceled."""
 
 import contextlib
 import threading
@@ -15,12 +15,12 @@ from vertex_launch.local.api.store import Store
 from vertex_launch.local.resource_file import now
 from vertex_launch.local.rpc_status import rpc_status
 
-STOPPED = "the local Vertex was stopped while this job had not ended; create it again"
+STOPPED = "the local Vertex was stopped before this job ended; create the job again"
 
 
 @contextlib.contextmanager
 def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Act every so many seconds, from another thread, and once more when the block ends."""
+    """Call `act` from another thread after every `seconds`, and once more at the end of the block."""
     closing = threading.Event()
 
     def repeat() -> None:
@@ -39,11 +39,11 @@ def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
 
 @dataclass
 class BackgroundTask:
-    """A job, tuning job or pipeline that has not ended."""
+    """A custom job, tuning job, or pipeline that hasn't ended."""
 
     name: str
     stopping: threading.Event = field(default_factory=threading.Event, kw_only=True)
-    why: str = field(default="", kw_only=True)  # it is stopped, in words; "" if a client cancels it
+    why: str = field(default="", kw_only=True)  # the reason for a stop, or "" if a client cancels the task
 
     @property
     def parent(self) -> str:
@@ -54,28 +54,28 @@ class BackgroundTask:
         return id_of(self.name)
 
     def raise_if_stopping(self) -> None:
-        """Raises ApiError CANCELLED."""
+        """Raise ApiError CANCELLED if the task is being stopped."""
         if self.stopping.is_set():
-            raise ApiError("CANCELLED", f"{self.name} was cancelled")
+            raise ApiError("CANCELLED", f"{self.name} was canceled")
 
 
 Task = TypeVar("Task", bound=BackgroundTask)
 
 
 class BackgroundTasks(Collection, ABC, Generic[Task]):
-    """All tasks of one collection; thread-safe. A subclass says what a task does while it runs."""
+    """All tasks of one collection. The class is thread-safe, and subclasses define the work of a task."""
 
-    noun: str  # in messages
-    prefix: str  # of the states
+    noun: str  # the name of a task in messages
+    prefix: str  # the prefix of the states
     ended: frozenset[str]  # the final states
-    transient: tuple[str, ...] = ()  # fields of a task that has not ended
+    transient: tuple[str, ...] = ()  # the fields that only tasks that haven't ended have
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._lock = threading.Condition()  # reentrant; notified when a task ends
         self._tasks: dict[str, Task] = {}
         self._closed = False
-        for resource in reversed(store.all(self.collection)):  # the oldest first, as they were queued
+        for resource in reversed(store.all(self.collection)):  # oldest first, in the order of the queue
             if str(resource.get("state")) not in self.ended:
                 self._lose(resource)
 
@@ -83,7 +83,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         return super().methods() | {f"POST {self.collection}/*:cancel": lambda call, name: self.cancel(name)}
 
     def cancel(self, name: str, why: str = "") -> None:
-        """Begin to stop a task; raises ApiError NOT_FOUND, or FAILED_PRECONDITION if it has ended."""
+        """Begin to stop a task. Raises ApiError NOT_FOUND, or FAILED_PRECONDITION if the task has ended."""
         with self._lock:
             state = self._store.get(name)["state"]
             if state in self.ended:
@@ -94,15 +94,15 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._stop(self._tasks[name])
 
     def delete(self, name: str) -> None:
-        """Delete the resource of an ended task; raises ApiError NOT_FOUND or FAILED_PRECONDITION."""
+        """Delete the resource of a task. Raises ApiError NOT_FOUND, or FAILED_PRECONDITION if the task hasn't ended."""
         with self._lock:
             state = self._store.get(name)["state"]
             if state not in self.ended:
-                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait for its end")
+                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait until it ends")
             super().delete(name)
 
     def close(self) -> None:
-        """Stop all tasks; returns once the last one has ended."""
+        """Stop all tasks, and return when the last task has ended."""
         with self._lock:
             self._closed = True
             for task in [*self._tasks.values()]:
@@ -111,14 +111,14 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
 
     @abstractmethod
     def _work(self, task: Task) -> None:
-        """Do the task in its own thread; raises ApiError unless it succeeds."""
+        """Run the task in its own thread. Raises ApiError if the task fails."""
 
     def _lose(self, resource: Resource) -> None:
-        """End what had not ended when an earlier service did."""
+        """End a task that an earlier service left unfinished."""
         self._end(resource["name"], *self._stopped(resource["name"]))
 
     def _begin(self, task: Task, resource: Resource) -> Resource:
-        """Store and admit a new task; raises ApiError."""
+        """Store and admit a new task. Raises ApiError if the service is stopping or can't store the task."""
         with self._lock:
             if self._closed:
                 raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
@@ -128,12 +128,12 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             return self._store.get(task.name)
 
     def _admit(self, task: Task) -> None:
-        """Start the task's thread; the caller holds the lock, so the task cannot end before it is registered."""
-        # A daemon thread, so that an interrupted `close` waits for nothing; the replicas end with the service.
+        """Start the task's thread. The caller holds the lock, so the task can't end before it is registered."""
+        # The thread is a daemon so that an interrupted `close` doesn't wait. The replicas end with the service.
         threading.Thread(target=self._run, args=(task,), name=task.id, daemon=True).start()
 
     def _enter(self, task: Task, state: str) -> None:
-        """Set an intermediate state, named without its prefix, unless the task is already being stopped."""
+        """Set an intermediate state, given without its prefix, unless the task is already being stopped."""
         with self._lock:
             if not task.stopping.is_set():
                 first = state == "RUNNING" and "startTime" not in self._store.get(task.name)
@@ -141,12 +141,12 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
                 self._store.update(task.name, state=f"{self.prefix}{state}", **times)
 
     def _end(self, name: str, state: str, error: dict[str, Any] | None = None) -> None:
-        """Set the last state, named without its prefix, and why it is not SUCCEEDED."""
+        """Set the final state, given without its prefix, and the error unless the state is SUCCEEDED."""
         gone = dict.fromkeys(self.transient)
         self._store.update(name, state=f"{self.prefix}{state}", endTime=now(), error=error, **gone)
 
     def _stop(self, task: Task) -> None:
-        """Make `_work` return soon; the caller holds the lock."""
+        """Make `_work` return soon. The caller holds the lock."""
         task.stopping.set()
 
     def _run(self, task: Task) -> None:
@@ -155,7 +155,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._work(task)
         except ApiError as raised:
             state, error = "FAILED", raised.rpc
-        except Exception as raised:  # a fault of ours must not leave the task running for ever
+        except Exception as raised:  # an internal error must not leave the task running forever
             traceback.print_exception(raised)
             state, error = "FAILED", our_fault(raised).rpc
         with self._lock:  # otherwise `cancel` could overwrite the final state
@@ -164,20 +164,20 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._finish(task, state, error)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """The state and the error of a task that somebody has stopped: a client, or the end of the service."""
+        """Return the state and the error of a task that a client or the end of the service stopped."""
         resource = self._store.get(name)
         if resource["state"] == f"{self.prefix}CANCELLING":
-            # The service's text contains this word, by which Prefect's worker tells a cancellation from a failure; the
-            # rest is not known. Source: prefect-gcp 0.6.22, workers/vertex.py.
-            return "CANCELLED", rpc_status("CANCELLED", why or f"CANCELED: the {self.noun} was cancelled")
+            # The service's text contains the word CANCELED, which Prefect's worker uses to distinguish a cancellation
+            # from a failure. The rest of the text is unknown. Source: prefect-gcp 0.6.22, workers/vertex.py.
+            return "CANCELLED", rpc_status("CANCELLED", why or f"CANCELED: the {self.noun} was canceled")
         return "FAILED", rpc_status("UNAVAILABLE", f"{STOPPED}{self._resumes(resource)}")
 
     def _resumes(self, resource: Resource) -> str:
-        """The words after STOPPED, for a task that resumes if it is created again."""
+        """Return the text after STOPPED for a task that resumes if a client creates it again."""
         return ""
 
     def _finish(self, task: Task, state: str, error: dict[str, Any] | None) -> None:
-        """End a task and forget it; the caller holds the lock."""
+        """End a task and remove it from the list of tasks. The caller holds the lock."""
         self._end(task.name, state, error)
         del self._tasks[task.name]
         self._lock.notify_all()

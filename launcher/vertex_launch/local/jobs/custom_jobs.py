@@ -1,7 +1,7 @@
-"""Custom jobs: checked, queued, run in a thread each, and ended.
+"""Custom jobs, which the service checks, queues, and runs in one thread for each job.
 
-QUEUED -> PENDING -> RUNNING -> SUCCEEDED, FAILED or (CANCELLING ->) CANCELLED; a FLEX_START job whose wait is too
-long is EXPIRED. Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
+The states are QUEUED -> PENDING -> RUNNING -> SUCCEEDED, FAILED, or (CANCELLING ->) CANCELLED. A FLEX_START job that
+waits too long is EXPIRED. Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
 """
 
 import contextlib
@@ -46,26 +46,26 @@ PREFIX = "JOB_STATE_"
 QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "SUCCEEDED", "FAILED"))
 ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
-DEPENDS = "dependsOnAnother"  # a field of ours: a search or a pipeline has made it, and it ends with that
-SHELLS = "webAccessUris"  # addresses of shells by replica, while the job runs
-EVENTS = 1000  # kept until they are shown; the newest
-LONGEST_WAIT_SECONDS = 24 * 3600.0  # default wait of FLEX_START jobs; 0 waits for ever
+DEPENDS = "dependsOnAnother"  # an internal field of a job that ends with its tuning job or pipeline
+SHELLS = "webAccessUris"  # the URLs of shells by replica while the job runs
+EVENTS = 1000  # how many of the latest events are kept until they are shown
+LONGEST_WAIT_SECONDS = 24 * 3600.0  # the default maximum wait of FLEX_START jobs; 0 means no limit
 
 
 @dataclass
 class _Ticket(BackgroundTask):
-    """A job that has not ended."""
+    """A custom job that hasn't ended."""
 
     job: Job
     extras: Extras
-    needs: Sequence[Machines]  # what it takes of each stock, those of an earlier one first
-    starts: bool = False  # else it is queued
+    needs: Sequence[Machines]  # the machines that the job takes from each stock, in the order of the stocks
+    starts: bool = False  # if False, the job is queued
     execution: Execution | None = None
-    timer: threading.Timer | None = None  # of its expiry in the queue
+    timer: threading.Timer | None = None  # the timer of the job's expiration in the queue
 
 
 class Jobs(BackgroundTasks[_Ticket]):
-    """All custom jobs of the service; thread-safe."""
+    """All custom jobs of the service. The class is thread-safe."""
 
     collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
     transient = (SHELLS,)
@@ -74,50 +74,53 @@ class Jobs(BackgroundTasks[_Ticket]):
         self._context = context
         self._endpoint = endpoint
         self._wire = Wire(context, endpoint)
-        self._seen: dict[Path, int] = {}  # folder of jobs -> its last change
-        self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # id and name of a job, what happened to it
+        self._seen: dict[Path, int] = {}  # job folder -> time of its last change
+        self.events: deque[tuple[str, str, str]] = deque(maxlen=EVENTS)  # job ID, job name, event
         host.remove_left_homes(context.state_dir)
         super().__init__(store)
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
-        """Check a job and queue it; raises ApiError with all faults, or for a job that can never run here."""
+        """Check a job and queue it.
+
+        Raises ApiError with all errors if the job isn't valid or can never run on this machine.
+        """
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
-        with self._lock:  # so that no persistent resource goes away between
+        with self._lock:  # so that no persistent resource is deleted in between
             ticket = self._ticket(name, message, extras)
             experiments.join(self._store, ticket.job.spec, name)
             resource = as_json(message) | {"jobSpec": as_json(ticket.job.spec), "state": QUEUED, DEPENDS: bool(extras)}
             return self._begin(ticket, resource)
 
     def _ticket(self, name: str, message: CustomJob, extras: Extras | None = None) -> _Ticket:
-        """Raises ApiError for a job that is wrong or can never run here."""
+        """Return the ticket of a job. Raises ApiError if the job isn't valid or can never run on this machine."""
         job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         ticket = _Ticket(name, job, extras or Extras(), ())
         refuse([*name_findings(message.display_name), *self.findings(ticket.parent, job, "jobSpec")])
         return replace(ticket, needs=resource_pools.needs(ticket.parent, job, self._context.options))
 
     def cancel(self, name: str, why: str = "") -> None:
-        """Begin to stop a job; raises ApiError NOT_FOUND, or FAILED_PRECONDITION for one that has ended."""
+        """Begin to stop a job. Raises ApiError NOT_FOUND, or FAILED_PRECONDITION if the job has ended."""
         with self._lock:
             if self._is_of_a_run(name):
-                raise ApiError("FAILED_PRECONDITION", f"{name} was started by the command `run`; end it there")
+                raise ApiError("FAILED_PRECONDITION", f"the command `run` started {name}; stop that command")
             super().cancel(name, why)
 
     def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
-        """Do to a replica what happens to machines; raises ApiError."""
+        """Simulate a fault in a replica. Raises ApiError if this isn't possible."""
         with self._lock:
             state = self._store.get(name)["state"]
             ticket = self._tasks.get(name)
         if ticket is None or ticket.execution is None:
-            raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; it has no replicas now")
+            raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}, so it has no running replicas")
         if action == "preempt" and ticket.job.strategy != "SPOT":
-            raise ApiError("FAILED_PRECONDITION", f"{name} does not use SPOT, so no machine is preempted; use kill")
+            raise ApiError("FAILED_PRECONDITION", f"{name} doesn't use SPOT and can't be preempted; use kill")
         names = [status.name for status in ticket.execution.statuses]
         if replica not in names:
-            raise ApiError("NOT_FOUND", f'{name} has no replica "{replica}" that runs here; it has {", ".join(names)}')
+            raise ApiError("NOT_FOUND", f'{name} has no local replica "{replica}"; use one of {", ".join(names)}')
         ticket.execution.disturb(action, replica, seconds)
 
     def open_shell(self, path: str, terminal: str) -> bool:
-        """Start a shell at a terminal, in the replica whose address has this path; returns whether there is one."""
+        """Start a shell for a terminal in the replica whose URL has this path, and return whether this worked."""
         asked = f"{self._endpoint}{path}".encode()
         for ticket in [*self._tasks.values()]:
             for replica, address in self._store.get(ticket.name).get(SHELLS, {}).items():
@@ -126,15 +129,15 @@ class Jobs(BackgroundTasks[_Ticket]):
         return False
 
     def statuses(self, name: str) -> tuple[Status, ...]:
-        """Return the replicas of a job that runs now."""
+        """Return the states of the replicas if the job is running."""
         ticket = self._tasks.get(name)
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """Return a job's errors at `place`: by the rules of `vertex-launch check` for the request's project and region,
-        and experiments, TensorBoards, machines of a persistent resource and an mlflow that are not here.
+        """Return a job's errors under `place`, according to the rules of `vertex-launch check` and local resources.
 
-        Raises ApiError RESOURCE_EXHAUSTED for a job that can never run here.
+        The rules use the project and region of the request. The local resources are experiments, TensorBoards,
+        persistent resources, and mlflow. Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
         """
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
@@ -143,25 +146,25 @@ class Jobs(BackgroundTasks[_Ticket]):
         return [finding.below(place) for finding in found]
 
     def require_capacity(self, count: int, noun: str) -> None:
-        """Raises ApiError RESOURCE_EXHAUSTED for more replicas than this service ever runs at once."""
+        """Raise ApiError RESOURCE_EXHAUSTED if the service can't run this many replicas at a time."""
         capacity = self._context.options.capacity
         if count > capacity:
-            fault = f"the {noun} has {count} replicas, and this service runs {capacity} at once"
-            raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start it with --capacity {count}")
+            fault = f"the {noun} has {count} replicas, but this service runs at most {capacity} at a time"
+            raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start the service with --capacity {count}")
 
     def rule_context(self, parent: str) -> RuleContext:
-        """Return what the rules look at, for a project and a region."""
+        """Return the context of the rules for a project and a region."""
         settings = self._at(parent).settings
         return RuleContext(settings, settings.catalog, NOWHERE)
 
     def used(self) -> Machines:
-        """Return the machines on which jobs run."""
+        """Return the machines that running jobs use."""
         with self._lock:
             started = [ticket for ticket in self._tasks.values() if ticket.starts]
         return sum((needs for ticket in started for needs in ticket.needs), Machines())
 
     def clear(self, resource: str) -> None:
-        """Cancel the jobs on a persistent resource; returns once the last has ended."""
+        """Cancel the jobs on a persistent resource, and return when the last job has ended."""
 
         def here() -> list[str]:
             tickets = self._tasks.values()
@@ -173,7 +176,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._lock.wait_for(lambda: not here())
 
     def follow_runs(self) -> None:
-        """Read the jobs that the command `run` has written in the same folder; end those whose process was killed."""
+        """Read the jobs that the command `run` wrote to the same folder, and end jobs whose process was killed."""
         folder = self._context.state_dir.folder
         stored = {job["name"] for job in self._store.all(COLLECTION)}
         with contextlib.suppress(OSError):  # the user may be cleaning up
@@ -185,20 +188,20 @@ class Jobs(BackgroundTasks[_Ticket]):
                         self._store.reread(name)
                     self._seen[path] = changed
         for job in self._store.all(COLLECTION):
-            # A job of ours is in the store a moment before it is in the queue, and a client may delete one meanwhile.
+            # The store has a new job of the service a moment before the queue has it. A client may delete it meanwhile.
             with self._lock, contextlib.suppress(ApiError):
                 if self._is_of_a_run(job["name"]):
                     self._lose(job)
 
     def _is_of_a_run(self, name: str) -> bool:
-        """Whether the command `run` started a job that has not ended; the lock is held."""
+        """Return whether the command `run` started a job that hasn't ended. The caller holds the lock."""
         return self._store.get(name).get("state") not in ENDED and name not in self._tasks
 
     def _lose(self, resource: Resource) -> None:
-        """End a job whose process is gone; a job that `run` still runs goes on, and a queued one stays queued."""
+        """End a job whose process has ended. A job that `run` is running continues, and a queued job stays queued."""
         name = resource["name"]
         if resource["state"] == QUEUED and not resource.get(DEPENDS):
-            if self._endpoint:  # else it waits for a service
+            if self._endpoint:  # otherwise the job waits for a service
                 self._requeue(name, resource)
             return
         goes_on = journal.is_open(self._context.state_dir.journal(id_of(name)))
@@ -210,7 +213,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         pb = json_format.ParseDict(resource, CustomJob.pb(CustomJob()), ignore_unknown_fields=True)
         try:
             self._tasks[name] = self._ticket(name, CustomJob(pb))
-        except ApiError as error:  # this service has other capacity, or what the job names is gone
+        except ApiError as error:  # the capacity of this service is different, or a resource of the job was deleted
             self._end(name, "FAILED", error.rpc)
         else:
             self._admit(self._tasks[name])
@@ -235,8 +238,9 @@ class Jobs(BackgroundTasks[_Ticket]):
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Start the jobs that fit, strictly in order, so that a large job does not starve; a region or a persistent
-        resource without room holds up its own jobs alone.
+        """Start the jobs that fit, strictly in order, so that large jobs don't starve.
+
+        A region or persistent resource without free capacity delays only its own jobs.
         """
         with self._lock:
             room = resource_pools.stocks(self._store, self._context.options)
@@ -257,7 +261,7 @@ class Jobs(BackgroundTasks[_Ticket]):
                 outcome = self._execute(ticket, lines, context)
                 for note in outcome.notes:
                     lines.write(SERVICE, note)
-        except FaultError as error:  # raised at the start alone: no command, no such package
+        except FaultError as error:  # raised only at the start, such as for a missing command or package
             raise ApiError("INVALID_ARGUMENT", str(error)) from None
         finally:
             host.remove_home(self._context.state_dir, ticket.id)
@@ -265,12 +269,12 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
 
     def _at(self, parent: str) -> Context:
-        """The context with the project and the region of a request."""
+        """Return the context with the project and the region of a request."""
         _, project, _, region = parent.split("/")
         return replace(self._context, settings=replace(self._context.settings, project=project, region=region))
 
     def _curves(self, ticket: _Ticket) -> contextlib.AbstractContextManager[None]:
-        """Bring the job's curves into its TensorBoard, if it has one, while the block runs."""
+        """Copy the job's curves to its TensorBoard, if the job has one, while the block runs."""
         output = output_folder(ticket.job, self._context.state_dir)
         if not (output and ticket.job.spec.tensorboard):
             return contextlib.nullcontext()
@@ -294,7 +298,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return execution.run()
 
     def _enter_phase(self, ticket: _Ticket, phase: Phase) -> None:
-        """Set the state of a job; of one that runs, each replica has an address of a shell if the job wants them."""
+        """Set the state of a job. If the job runs with web access, add the URL of a shell for each replica."""
         if phase == "RUNNING" and ticket.job.spec.enable_web_access and self._endpoint and ticket.execution:
             at, names = f"{self._endpoint}/shell/{ticket.id}", [one.name for one in ticket.execution.statuses]
             addresses = {name: f"{at}/{name}/{secrets.token_urlsafe()}" for name in names}
@@ -309,20 +313,20 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._finish(ticket, *self._stopped(ticket.name))
 
     def _expire(self, ticket: _Ticket, seconds: float) -> None:
-        message = f"no machines for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
+        message = f"no machines were available for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
         with self._lock:
             if not ticket.starts and ticket.name in self._tasks:
                 self._finish(ticket, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
 
 
 def _taken(room: Machines, needs: Machines) -> bool:
-    """Take from the stocks, also where they have too little, which holds up all behind; say whether they had enough."""
+    """Take machines from the stocks, and return whether the stocks had enough. A shortage delays all later jobs."""
     room.subtract(needs)
     return all(room[stock] >= 0 for stock in needs)
 
 
 def _longest_wait(job: Job) -> float:
-    """Seconds that a FLEX_START job may be queued; 0 for all others and for one that waits for ever."""
+    """Return how many seconds a FLEX_START job may stay queued, or 0 for other jobs and for an unlimited wait."""
     if job.strategy != "FLEX_START":
         return 0
     if "max_wait_duration" not in job.spec.scheduling:

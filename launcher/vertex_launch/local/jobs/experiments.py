@@ -1,6 +1,6 @@
-"""Experiments and TensorBoards of jobs: names that are not here, the run that a job belongs to, and its curves.
+"""Experiments and TensorBoards of jobs: missing resources, the experiment run of a job, and its curves.
 
-The scalars of a job's event files become runs of its TensorBoard while it writes them. Source: Vertex AI documentation,
+While a job writes event files, their scalars become runs of its TensorBoard. Source: Vertex AI documentation,
 "Use Vertex AI TensorBoard with custom training", mid 2026; google-cloud-aiplatform 2.7.0, jobs.py, the extra
 "autologging", metadata/experiment_run_resource.py and tensorboard/uploader.py (names of runs).
 """
@@ -29,41 +29,42 @@ from vertex_launch.local.registry.metadata import DEFAULT, EXPERIMENT, RUN, crea
 from vertex_launch.local.resource_file import moment
 from vertex_launch.untrusted.regular_file import open_regular
 
-JOBS = "_custom_jobs"  # key of a run's metadata
+JOBS = "_custom_jobs"  # a key of a run's metadata
 PACKAGE = re.compile(r"(?:gs://|/gcs/)(\S+\.tar\.gz)")
-# A package for autologging must name this mlflow. The SDK asks for mlflow 1.27 to 2.16, which need an older protobuf
-# than the launcher has. pip keeps what is there and goes back through all releases of either: pip 26.3 gave up after 13
-# minutes, or took an mlflow of 2022 that does not run. With this one it takes an older protobuf at once, for this job.
+# A package for autologging must require this mlflow. The SDK requires mlflow 1.27 to 2.16, which need an older protobuf
+# than the launcher's. pip keeps the installed protobuf and tries all mlflow releases. pip 26.3 gave up after 13 minutes
+# or selected an mlflow of 2022 that doesn't run. With this requirement, pip immediately installs an older protobuf for
+# the job.
 MLFLOW = "mlflow==2.16.0"
-LARGEST = 10**6  # bytes of requirements
+LARGEST = 10**6  # the maximum number of bytes of requirements
 
-EVERY = 10.0  # seconds between two looks at the files
-ROOT_RUN = "default"  # of files that are in no folder of their own
+EVERY = 10.0  # seconds between two reads of the files
+ROOT_RUN = "default"  # the run of files that aren't in a subfolder
 NOT_IN_AN_ID = re.compile("[^a-zA-Z0-9-]")
 
 
 def findings(store: Store, job: Job) -> Findings:
-    """Yield what a job names and is not here: its experiment, run or TensorBoard, and the mlflow of its packages."""
+    """Yield the missing resources of a job: its experiment, run, TensorBoard, and the mlflow of its packages."""
     spec = job.spec
     named = {
         "experiment": (spec.experiment, "create it with aiplatform.init(experiment=...)"),
-        "experimentRun": (spec.experiment_run, "create it with aiplatform.start_run, or leave it out"),
-        "tensorboard": (spec.tensorboard, "create one with aiplatform.Tensorboard.create, or leave it out"),
+        "experimentRun": (spec.experiment_run, "create it with aiplatform.start_run, or remove the field"),
+        "tensorboard": (spec.tensorboard, "create one with aiplatform.Tensorboard.create, or remove it"),
     }
     for place, (name, cure) in named.items():
         if name and name not in store:
-            yield Finding(place, f"{name} does not exist here", cure)
+            yield Finding(place, f"{name} doesn't exist locally", cure)
     if spec.tensorboard:
         yield from not_installed("tensorboard", "tensorboard")
     if spec.enable_dashboard_access:
-        cure = "leave it out; a port at which the chief serves one is a port of this machine"
-        yield Finding("enableDashboardAccess", "the local Vertex gives dashboards no address", cure)
+        cure = "remove it. If the chief serves a dashboard, open its port on this machine"
+        yield Finding("enableDashboardAccess", "isn't supported by the local Vertex", cure)
     if not util.find_spec("mlflow"):
         yield from _without_mlflow(job, store.state_dir.buckets)
 
 
 def join(store: Store, spec: CustomJobSpec, job: str) -> None:
-    """Note a job, by its name, in the run that it names; give it a run if it names an experiment alone."""
+    """Add the job's name to its experiment run. If the job sets only an experiment, create a run."""
     if not spec.experiment:
         return
     if not spec.experiment_run:
@@ -75,7 +76,7 @@ def join(store: Store, spec: CustomJobSpec, job: str) -> None:
 
 
 def _without_mlflow(job: Job, buckets: Path) -> Findings:
-    """Yield which packages that a job installs ask for autologging without an mlflow."""
+    """Yield the packages of a job that require autologging but not mlflow."""
     for pool in job.pools:
         container, uris = pool.spec.container_spec, pool.spec.python_package_spec.package_uris
         for name in PACKAGE.findall(" ".join((*container.command, *container.args, *uris))):
@@ -84,12 +85,12 @@ def _without_mlflow(job: Job, buckets: Path) -> Findings:
             autologs = any("[autologging]" in line for line in wanted)
             if autologs and not any(line.startswith("mlflow") for line in wanted):
                 place = pool.at("pythonPackageSpec.packageUris" if uris else "containerSpec.command")
-                fault = "installs a package for autologging that names no mlflow, so that pip looks for one in vain"
-                yield Finding(place, fault, f'add "{MLFLOW}" to requirements')
+                fault = "installs a package that requires autologging but not mlflow, so pip can't find a version"
+                yield Finding(place, fault, f'add "{MLFLOW}" to its requirements')
 
 
 def _requirements(package: Path) -> Iterator[str]:
-    """Yield the lines of a source distribution's requirements; none where it is no such file."""
+    """Yield the requirements of a source distribution, or nothing if the file isn't a source distribution."""
     unreadable = contextlib.suppress(tarfile.TarError, EOFError, OSError)
     with unreadable, open_regular(package) as file, tarfile.open(fileobj=file) as archive:
         for member in archive:
@@ -98,7 +99,7 @@ def _requirements(package: Path) -> Iterator[str]:
 
 
 class Curves:
-    """The curves of one job, in the experiment of its TensorBoard that has the job's id."""
+    """The curves of one job. They are stored in the TensorBoard experiment that has the job's ID."""
 
     def __init__(self, store: Store, job: str, board: str, folder: Path) -> None:
         self._store, self._job, self._folder = store, job, folder
@@ -107,7 +108,7 @@ class Curves:
         self._files: dict[Path, _EventFile] = {}
 
     def follow(self) -> None:
-        """Add what is new in the files, as far as they can be read and the TensorBoard is still there."""
+        """Add new points from the files. Unreadable files and a deleted TensorBoard are ignored."""
         with contextlib.suppress(ApiError, OSError):
             for path in sorted(filter(Path.is_file, self._folder.rglob("*tfevents*"))):
                 run = NOT_IN_AN_ID.sub("-", path.parent.relative_to(self._folder).as_posix().removeprefix("."))
@@ -116,7 +117,7 @@ class Curves:
                     tensorboards.write(self._store, self._series(run or ROOT_RUN, tag), points)
 
     def _series(self, run: str, tag: str) -> str:
-        """Return the time series of a tag, which may be new."""
+        """Return the time series of a tag, and create the series if necessary."""
         name = f"{self._experiment}/runs/{run}"
         if name not in self._store:
             self._add_run(name)
@@ -131,13 +132,13 @@ class Curves:
             shown = self._store.get(self._job).get("displayName", "")
             self._store.create(self._experiment, {"displayName": shown, "source": self._job})
         self._store.create(name, {"displayName": id_of(name)})
-        # The SDK looks for these contexts at the end of a job, to end its runs.
+        # At the end of a job, the SDK looks up these contexts to end the job's runs.
         create_context(self._store, self._context, EXPERIMENT, {"tensorboard_link": by_number(self._experiment)})
         create_context(self._store, f"{self._context}-{id_of(name)}", RUN, {"_state": "RUNNING"}, self._context)
 
 
 def points(store: Store, job: Resource) -> dict[str, list[tuple[int, float]]]:
-    """Return the curves of a job's event files, as (step, value) by tag, below a run's name where a folder had one."""
+    """Return the curves of a job's event files as lists of (step, value) by tag. Subfolders add the run's name."""
     board = job.get("jobSpec", {}).get("tensorboard")
     return tensorboards.scalars(store, _experiment(board, job["name"]), ROOT_RUN) if board else {}
 
@@ -147,17 +148,17 @@ def _experiment(board: str, job: str) -> str:
 
 
 class _EventFile:
-    """An event file that grows."""
+    """An event file to which a program may still write."""
 
     def __init__(self, path: Path) -> None:
-        # Imported lazily, as it imports most of TensorBoard.
+        # This import is lazy because it imports most of TensorBoard.
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
         self._loader = EventFileLoader(str(path))
-        self._scalars = set[str]()  # tags; only the first value of a tag says of which plugin it is
+        self._scalars = set[str]()  # tags; only the first value of a tag contains the plugin's name
 
     def new_points(self) -> Mapping[str, list[Resource]]:
-        """Return the scalars that were added since the last call, by tag."""
+        """Return the scalars that were added since the last call, grouped by tag."""
         points = defaultdict[str, list[Resource]](list)
         for event in self._loader.Load():
             for value in event.summary.value:

@@ -1,4 +1,4 @@
-"""Lines of replicas, as Cloud Logging shows them: page by page, and no page reads more than its part of a log."""
+"""The log of replicas in the format of Cloud Logging. A request reads only its own page of a log."""
 
 import base64
 import contextlib
@@ -24,24 +24,24 @@ from vertex_launch.local.running import journal
 from vertex_launch.local.running.lines import payload
 from vertex_launch.untrusted import jsons
 
-# The fields of a LogEntry that a request may filter by. Source: Cloud Logging API v2, LogEntry.
+# The fields of a LogEntry that a filter may contain. Source: Cloud Logging API v2, LogEntry.
 FIELDS = frozenset(("insertId", "jsonPayload", "labels", "logName", "resource", "severity", "textPayload", "timestamp"))
 NEWEST_FIRST = "timestamp desc"
 ORDERS = ("", "timestamp", "timestamp asc", NEWEST_FIRST)  # Source: Cloud Logging API v2, entries.list
-BLOCK = 2**14  # bytes of a journal that are read at once
-# Bytes that a page reads at most. A page with fewer entries than asked for, even none, need not be the last.
-# Source: Cloud Logging API v2, entries.list, nextPageToken.
+BLOCK = 2**14  # how many bytes of a journal are read at a time
+# The maximum number of bytes to read for a page. A page with fewer entries than requested, or with none, isn't always
+# the last page. Source: Cloud Logging API v2, entries.list, nextPageToken.
 PAGE_BYTES = 2**19
 
-FIXED = f"ml_job {TRIAL_LABEL} {' '.join(FIELDS)} job_id project_id task_name"  # words that each entry may have
+FIXED = f"ml_job {TRIAL_LABEL} {' '.join(FIELDS)} job_id project_id task_name"  # words that any entry may contain
 
-Key = tuple[str, str]  # a time and an insertId, which order entries
-Entry = tuple[Key, int, Resource]  # a LogEntry behind its key and the count of bytes that were read for it
+Key = tuple[str, str]  # a time and an insertId, by which entries are sorted
+Entry = tuple[Key, int, Resource]  # a key, the number of bytes that were read, and a LogEntry
 KEY = itemgetter(0)
 
 
 class Query(NamedTuple):
-    """Request of a page: the entries between two keys that match, in one of two orders."""
+    """A request for a page of matching entries between two keys, in ascending or descending order."""
 
     wanted: filters.Filter
     after: Key
@@ -55,7 +55,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class JobLog:
-    """A job's journal as LogEntry resources, whose label is the job's id or that of the search whose trial it is.
+    """A job's journal as LogEntry resources. A label contains the ID of the job, or of its tuning job if it is a trial.
 
     Source: Cloud Logging API v2, and the fields that gcloud reads.
     """
@@ -66,7 +66,7 @@ class JobLog:
     trial: str
 
     def read(self, query: Query) -> Iterator[Entry]:
-        """Yield the entries between the query's keys, in its order, block by block."""
+        """Yield the entries between the query's keys, in the query's order, block by block."""
         with contextlib.suppress(OSError):  # the job has printed nothing yet
             offsets = range(self.path.stat().st_size)
             begin = bisect_right(offsets, query.after, key=self._first)
@@ -76,19 +76,19 @@ class JobLog:
                 yield from block[:: -1 if query.newest_first else 1]
 
     def _first(self, offset: int) -> Key:
-        """Return the key of the first entry that begins there or later."""
+        """Return the key of the first entry that begins at this offset or later."""
         return next(map(KEY, self._entries(offset, sys.maxsize)), (filters.LAST, ""))
 
     def _entries(self, begin: int, end: int, part: str = "") -> Iterator[Entry]:
-        """Yield the entries that begin in this part of the file, and have this text in small letters."""
+        """Yield the entries that begin in this part of the file and contain this lowercase text."""
         _, project, *_, job_id = self.job["name"].split("/")
         words = b"" if part in f"{FIXED}{project}{job_id}{self.shown_id}{self.trial}".lower() else part.encode()
         for offset, text in journal.lines(self.path, begin, end):
-            if words not in text.lower():  # reading it as JSON takes fifty times as long
+            if words not in text.lower():  # parsing the JSON takes fifty times as long
                 continue
             try:
                 line = jsons.loads(text)
-            except ValueError:  # it is not fully written yet, or the disk was full
+            except ValueError:  # the line isn't complete yet, or the disk was full
                 continue
             content = payload(line["line"])
             severity = str(content.pop("severity", line.get("severity", "INFO"))).upper()
@@ -107,10 +107,13 @@ class JobLog:
 
 
 def write_entries(store: Store, request: Mapping[str, Any]) -> Resource:
-    """Keep the entries of Cloud Logging's entries.write, which a client in a replica sends; raises ApiError."""
+    """Store the entries of an entries.write request from a client in a replica.
+
+    Raises ApiError INVALID_ARGUMENT if the request has no list of entries.
+    """
     sent = request.get("entries")
     if not (isinstance(sent, list) and all(isinstance(entry, dict) for entry in sent)):
-        raise ApiError("INVALID_ARGUMENT", "entries: is no list of entries; send one")
+        raise ApiError("INVALID_ARGUMENT", "entries: isn't a list of entries; send a list")
     common = {key: request[key] for key in ("logName", "resource", "labels") if key in request}
     lines = list[str]()
     for entry in sent:
@@ -123,46 +126,47 @@ def write_entries(store: Store, request: Mapping[str, Any]) -> Resource:
 
 
 def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
-    """Yield the kept entries of these projects, whose times are in no order."""
+    """Yield the stored entries of these projects in any order."""
     with contextlib.suppress(FileNotFoundError):
         for _, line in journal.lines(path, 0, sys.maxsize):
-            with contextlib.suppress(ValueError):  # it is not fully written yet
+            with contextlib.suppress(ValueError):  # the line isn't complete yet
                 entry = jsons.loads(line)
                 if "/".join(str(entry.get("logName")).split("/")[:2]) in projects:
                     yield (str(entry["timestamp"]), str(entry["insertId"])), len(line), entry
 
 
 def list_entries(store: Store, request: Mapping[str, Any]) -> Resource:
-    """Answer Cloud Logging's entries.list from the logs of all jobs; raises ApiError INVALID_ARGUMENT.
+    """Return a page of entries from the logs of all jobs for an entries.list request.
 
-    A filter may name a search by its id, as gcloud's does; then the lines of all its trials have this id.
+    A filter may contain the ID of a tuning job, as gcloud's filter does. Then the entries of all trials have this ID.
+    Raises ApiError INVALID_ARGUMENT if the request isn't valid.
     """
     projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):
-        raise ApiError("INVALID_ARGUMENT", "resourceNames: is no list of names; name a project, as projects/PROJECT")
+        raise ApiError("INVALID_ARGUMENT", "resourceNames: isn't a list of names; add a name such as projects/PROJECT")
     expression, query = str(request.get("filter", "")), _query(request)
     searches, state_dir = store.all("hyperparameterTuningJobs"), store.state_dir
     trials = {job: (id_of(search["name"]), id) for search in searches for job, id in trial_ids(search).items()}
     entries = _written(state_dir.entries, projects)
     written = (one for one in entries if query.spans(one) and query.wanted.matches(one[2]))
     choose = heapq.nlargest if query.newest_first else heapq.nsmallest
-    sources: list[Iterator[Entry]] = [iter(choose(query.size + 1, written, key=KEY))]  # one more than a page has
+    sources: list[Iterator[Entry]] = [iter(choose(query.size + 1, written, key=KEY))]  # one more than a page contains
     for job in store.all("customJobs"):
         _, project, *_, job_id = job["name"].split("/")
         search_id, trial = trials.get(job_id, (job_id, ""))
         named = [id for id in (job_id, search_id) if id in expression]
-        # Nearly every filter names one job; then the files of the others need not be read.
+        # Nearly every filter contains one job ID, so the files of other jobs don't have to be read.
         if f"projects/{project}" in projects and (named or "job_id" not in expression):
             sources.append(JobLog(job, state_dir.journal(job_id), named[0] if named else job_id, trial).read(query))
-    # gcloud leaves out a line whose insertId is not above that of another line of the same time before it.
+    # If two lines have the same time, gcloud omits the later line unless its insertId is greater.
     return _page(heapq.merge(*sources, key=KEY, reverse=query.newest_first), query)
 
 
 def _query(request: Mapping[str, Any]) -> Query:
-    """Read a request of entries.list; raises ApiError."""
+    """Parse an entries.list request. Raises ApiError INVALID_ARGUMENT if the request isn't valid."""
     order, token = (str(request.get(key) or "") for key in ("orderBy", "pageToken"))
     if order not in ORDERS:
-        raise invalid([Finding("orderBy", f'"{order[:50]}" is no order of entries', f"write {NEWEST_FIRST}")])
+        raise invalid([Finding("orderBy", f'"{order[:50]}" isn\'t a valid order', f"use {NEWEST_FIRST}")])
     wanted = filters.parsed(str(request.get("filter") or ""), FIELDS)
     newest_first, size = order == NEWEST_FIRST, filters.page_size(str(request.get("pageSize") or ""))
     after = _key(token) if token and not newest_first else (wanted.since, "")
@@ -171,7 +175,7 @@ def _query(request: Mapping[str, Any]) -> Query:
 
 
 def _page(entries: Iterator[Entry], query: Query) -> Resource:
-    """Return the next page; its token names the last entry that was read, and stays good while lines are added."""
+    """Return the next page. Its token contains the last entry that was read, so it stays valid if lines are added."""
     page, read = list[Resource](), 0
     for key, size, entry in entries:
         read += size
@@ -182,9 +186,9 @@ def _page(entries: Iterator[Entry], query: Query) -> Resource:
 
 
 def _key(token: str) -> Key:
-    """Return the key that a page token names; raises ApiError."""
+    """Return the key in a page token. Raises ApiError INVALID_ARGUMENT if the token isn't valid."""
     with contextlib.suppress(ValueError):
         match jsons.loads(base64.urlsafe_b64decode(token)):
             case [str(time), str(id)]:
                 return time, id
-    raise invalid([Finding("pageToken", "belongs to no page of this list", "begin again without it")])
+    raise invalid([Finding("pageToken", "isn't valid for this list", "request the first page without a token")])

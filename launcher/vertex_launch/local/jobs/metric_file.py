@@ -1,6 +1,6 @@
-"""The file in which a trial reports its metrics, in cloudml-hypertune's format: a line of JSON for a metric at a step.
+"""Reads the metric file of a trial in cloudml-hypertune's format: one JSON line for each metric at a step.
 
-The library writes the file anew for each report, with its last 100 lines; other programs may only add to it.
+The library rewrites the file for each report and keeps its last 100 lines. Other programs may only append to the file.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from vertex_launch.local.jobs.search import Measurement
 from vertex_launch.untrusted import jsons
 from vertex_launch.untrusted.regular_file import LARGEST, open_regular
 
-HEAD = 256  # bytes, with a time of the first report; a file that begins otherwise than before was written anew
-CHUNK = 2**22  # bytes of a running trial to read at once: 0.3 s
+HEAD = 256  # bytes that contain the first report's time; if they change, the file was rewritten
+CHUNK = 2**22  # how many bytes to read at a time while a trial runs, which takes 0.3 s
 CURE = 'write lines such as {"global_step": 1, "timestamp": 0.5, "loss": 0.25}'
-NO_METRICS = ("checkpoint_path", "global_step", "timestamp", "trial")  # keys of a line
-SHOWN, LONGEST = 3, 40  # names, and characters of one or of a value
+NO_METRICS = ("checkpoint_path", "global_step", "timestamp", "trial")  # keys of a line that aren't metrics
+SHOWN, LONGEST = 3, 40  # the maximum numbers of names, and of characters in a name or value
 
 
 class MetricFile:
-    """The measurements of these metrics that a trial has reported; each line is read once."""
+    """The measurements that a trial has reported for some metrics. Each line of the file is read once."""
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
         self.path, self._ids = path, ids
@@ -32,14 +32,14 @@ class MetricFile:
         self._begin()
 
     def _begin(self) -> None:
-        self._before = _joined(self._before, self._measurements)  # of the files in whose place there is another one
+        self._before = _joined(self._before, self._measurements)  # the measurements of files that were replaced
         self._head, self._position, self._lines = b"", 0, 0
         self._measurements = list[Measurement]()
-        self._names = dict[str, None]()  # of all that has been reported
-        self.fault = ""  # of the file, or of its first line that is no report
+        self._names = dict[str, None]()  # the names in all reports
+        self.fault = ""  # the error of the file or of the first line that isn't a report
 
     def read(self, ended: bool = False) -> list[Measurement]:
-        """Return all measurements until now, in the order of their lines; of an ended trial, those of all lines."""
+        """Return all measurements in the order of their lines. If the trial has ended, read the whole file."""
         try:
             with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
                 head = file.read(HEAD)
@@ -49,34 +49,34 @@ class MetricFile:
                 while self._read_chunk(file, ended) and ended:
                     pass
         except OSError as error:
-            self.fault = f"its metric file cannot be read ({error.strerror}); {CURE}"
+            self.fault = f"its metric file can't be read ({error.strerror}); {CURE}"
         return _joined(self._before, self._measurements)
 
     def why_none(self) -> str:
-        """Return why no measurement has all metrics, and what mends that."""
+        """Return a message that explains why no measurement has all metrics and how to fix this."""
         missing = [id for id in self._ids if id not in self._names]
         seen = [name[:LONGEST] for name in self._names][:SHOWN]
         fault = f"no metric {listed(missing or self._ids, 'or')} was reported"
         if missing and seen:
             meant = nearest(missing[0], [name for name in self._names if name not in self._ids])
-            cure = f"Write metricId: {meant}, or report" if meant else "Report"
-            return f"{fault}; {listed(seen, 'and')} {'was' if len(seen) == 1 else 'were'}. {cure} {missing[0]}."
+            cure = f"Set metricId to {meant}, or report" if meant else "Report"
+            return f"{fault}, but {listed(seen, 'and')} {'was' if len(seen) == 1 else 'were'}. {cure} {missing[0]}."
         if self.fault or not missing:
-            return f"{fault}{f'; {self.fault}' if self.fault else ' at one step. Report all at each step.'}"
+            return f"{fault}{f': {self.fault}' if self.fault else ' at the same step. Report all at each step.'}"
         for file in self.path.parent.glob(f"*{self.path.suffix}"):
             if MetricFile(file, self._ids).read(ended=True):
-                return f"{fault} by the chief; {file.stem} reported it. Report from {self.path.stem}."
-        # That no other file counts is inferred: the service sets the variable, and has a folder for that file alone.
+                return f"{fault} by the chief, but by {file.stem}. Report the metric from {self.path.stem}."
+        # Inferred: no other file counts, because the service sets the variable and has a folder only for this file.
         # Source: github.com/GoogleCloudPlatform/cloudml-hypertune, hypertune.py and issue 6.
-        nowhere = "the chief did not write the file that CLOUD_ML_HP_METRIC_FILE names; /tmp/hypertune does not count"
-        return f"{fault}: {nowhere}. Report with cloudml-hypertune, or {CURE} there"
+        nowhere = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE; /tmp/hypertune doesn't count"
+        return f"{fault}: {nowhere}. Use cloudml-hypertune, or {CURE} to this file"
 
     def _read_chunk(self, file: BinaryIO, ended: bool) -> bool:
-        """Read the next lines; returns whether there may be more."""
+        """Read the next lines, and return whether there may be more lines."""
         file.seek(self._position)
         data = file.read(CHUNK)
         full = len(data) == CHUNK
-        # The end of the data is the end of a line where nobody adds to it, or where the line is longer than a chunk.
+        # The data ends with a complete line if no program writes any more or if the line is longer than a chunk.
         end = data.rfind(b"\n") + 1 or (len(data) if full else 0)
         end = len(data) if ended and not full else end
         for line in data[:end].splitlines():
@@ -88,7 +88,7 @@ class MetricFile:
         return full and self._position <= LARGEST
 
     def _add(self, line: bytes) -> None:
-        """Add the metrics of a line to the measurement of its step."""
+        """Add the metrics in a line to the measurement at this step."""
         try:
             (names, report), steps = _measurement(line, self._ids), self._measurements
         except ValueError as error:
@@ -102,7 +102,7 @@ class MetricFile:
 
 
 def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measurement]:
-    """Put what was read of a file in front of what is read of its successor, which may begin within a step."""
+    """Return the measurements of a file followed by those of its successor, which may begin in the middle of a step."""
     if not before or not now:
         return now or before
     kept = [one for one in before if one.step < now[0].step]
@@ -111,13 +111,16 @@ def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measureme
 
 
 def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Measurement | None]:
-    """Return the names in a line, and its report, None if it has no such metric; raises ValueError with its fault."""
+    """Return the names in a line and its report, or None if it contains no metric of interest.
+
+    Raises ValueError if the line isn't valid.
+    """
     try:
         entry = jsons.loads(line or b"{}")
     except ValueError:
         entry = None
     if not isinstance(entry, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("isn't a JSON object")
     names = dict.fromkeys(key for key in entry if key not in NO_METRICS and key.isprintable())
     metrics = {id: _number(entry, id) for id in ids if id in entry}
     return names, Measurement(_step(entry), _time(entry), metrics) if metrics else None
@@ -125,9 +128,9 @@ def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Meas
 
 def _step(entry: Mapping[str, Any]) -> int:
     with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-        if -(2**63) <= (step := int(entry["global_step"])) < 2**63:  # as the API counts
+        if -(2**63) <= (step := int(entry["global_step"])) < 2**63:  # the range of the API
             return step
-    raise ValueError("has no whole number of 64 bits as global_step")
+    raise ValueError("has no 64-bit integer as global_step")
 
 
 def _time(entry: Mapping[str, Any]) -> float:

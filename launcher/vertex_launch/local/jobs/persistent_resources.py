@@ -1,4 +1,4 @@
-"""Persistent resources: machines that stay, on which jobs start at once or queue for one another.
+"""Persistent resources: machines that keep running, so that jobs start immediately or wait in a queue.
 
 Source: Vertex AI documentation, "Create", "Reboot" and "Delete a persistent resource", 2026; google-cloud-aiplatform
 2.7.0, types/persistent_resource.py.
@@ -27,10 +27,10 @@ from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.resource_file import now
 from vertex_launch.rules import machines, pools, region_and_output, scheduling
 
-MOST = 1000  # machines of a pool. Source: gcloud 528, ai persistent-resources create
+MOST = 1000  # the maximum number of machines of a pool. Source: gcloud 528, ai persistent-resources create
 CHANGEABLE = frozenset(("displayName", "labels", "resourcePools"))
-FIXED = ("id", "machineSpec", "diskSpec")  # of a pool
-# Rules of jobs that hold for their machines anywhere.
+FIXED = ("id", "machineSpec", "diskSpec")  # fields of a pool that can't change
+# Rules for the machines of jobs that are also valid for persistent resources.
 RULES = (
     *(pools.has_machine, machines.machine_known, machines.accelerators_fit, machines.tpu_topology),
     *(machines.disk_size, machines.disk_type, scheduling.reservation_named, scheduling.persistent_without_reservation),
@@ -58,48 +58,54 @@ class PersistentResources(Records):
         return [resource_pools.with_use(one, self._jobs.used()) for one in super().list(parent)]
 
     def create(self, parent: str, message: PersistentResource, id: str = "") -> Resource:
-        """Raises ApiError for what Vertex AI would refuse, or for more machines than this service stands for."""
+        """Create a resource. Raises ApiError if Vertex AI would reject it or it exceeds this service's capacity."""
         if not id:
-            refuse([Finding("persistentResourceId", "is missing", "name one, such as cluster")])
+            refuse([Finding("persistentResourceId", "is missing", "add an ID such as cluster")])
         started = {"state": "RUNNING", "startTime": now()}
         return self._store.create(f"{parent}/{self.collection}/{id}", self._completed(parent, id, message) | started)
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Replace labels, the display name, or how many machines the pools have; raises ApiError."""
+        """Replace labels, the display name, or the number of machines in the pools.
+
+        Raises ApiError if the resource doesn't exist or the change isn't valid.
+        """
         stored = super().get(name)
         merged = json_format.ParseDict({**stored, **changed}, PersistentResource.pb(PersistentResource()))
         parent, _, id = name.rsplit("/", 2)
         resource = self._completed(parent, id, PersistentResource(merged))
         if changed.keys() - CHANGEABLE or _fixed(resource) != _fixed(stored):
-            cure = "change labels, displayName or the counts of pools, or create another"
-            refuse([Finding("updateMask", f"{name} keeps its other fields", cure)])
+            cure = "change only labels, displayName, or the counts of pools, or create another resource"
+            refuse([Finding("updateMask", f"the other fields of {name} can't be changed", cure)])
         updated = self._store.update(name, **{**changed, "resourcePools": resource["resourcePools"]})
         self._jobs.dispatch()
         return updated
 
     def reboot(self, name: str) -> Resource:
-        """Begin again, with the fewest machines where a pool scales; raises ApiError, also while a job runs there."""
+        """Reboot the machines. Pools with autoscaling restart with the minimum number of machines.
+
+        Raises ApiError NOT_FOUND, or FAILED_PRECONDITION if a job runs on the resource.
+        """
         if any(resource == name for resource, _ in self._jobs.used()):
-            raise ApiError("FAILED_PRECONDITION", f"a job runs on {name}; cancel it, or wait for its end")
+            raise ApiError("FAILED_PRECONDITION", f"a job runs on {name}; cancel it, or wait until it ends")
         pools = super().get(name)["resourcePools"]
         fewest = [pool.get("autoscalingSpec", {}).get("minReplicaCount", pool["replicaCount"]) for pool in pools]
         pools = [{**pool, "replicaCount": count} for pool, count in zip(pools, fewest, strict=True)]
         return self._store.update(name, resourcePools=pools)
 
     def delete(self, name: str) -> None:
-        """Cancel the jobs on a resource, and delete it once they have ended; raises ApiError NOT_FOUND."""
-        self._store.update(name, state="STOPPING")  # from here on, it takes no job
+        """Cancel the jobs on a resource, and delete it after they have ended. Raises ApiError NOT_FOUND."""
+        self._store.update(name, state="STOPPING")  # from now on, it accepts no jobs
         self._jobs.clear(name)
         super().delete(name)
 
     def _updated(self, call: Call, name: str) -> Resource:
-        # The SDK's mask for the size of a Ray cluster names a field within the pools.
+        # The SDK's update mask for the size of a Ray cluster contains a field inside the pools.
         mask = re.sub(r"(resourcePools|resource_pools)[.\w]*", r"\1", call.query.get("updateMask", ""))
         query = QueryParams({**call.query, "updateMask": mask})
         return super()._updated(replace(call, query=query), name)
 
     def _completed(self, parent: str, id: str, message: PersistentResource) -> dict[str, Any]:
-        """Return a resource whose pools have ids and counts; raises ApiError for what Vertex AI would refuse."""
+        """Return a resource whose pools have IDs and counts. Raises ApiError if Vertex AI would reject the resource."""
         refuse([*_findings(message), *self._of_rules(parent, id, message)])
         for index, pool in enumerate(message.resource_pools):
             pool.id = pool.id or f"pool-{index}"
@@ -109,7 +115,7 @@ class PersistentResources(Records):
         return resource
 
     def _of_rules(self, parent: str, id: str, message: PersistentResource) -> Findings:
-        """Find what the rules of jobs say of a resource's machines, network and id."""
+        """Yield the findings of job rules about a resource's machines, network, and ID."""
         pools = message.resource_pools
         specs = [WorkerPoolSpec(machine_spec=pool.machine_spec, disk_spec=pool.disk_spec) for pool in pools]
         job = Job(id, id, CustomJobSpec(worker_pool_specs=specs, persistent_resource_id=id, network=message.network))
@@ -122,13 +128,13 @@ def _findings(message: PersistentResource) -> Findings:
     if message.display_name:
         yield from name_findings(message.display_name)
     if "ray_spec" in message.resource_runtime_spec:
-        yield Finding("resourceRuntimeSpec.raySpec", "asks for Ray, which the local Vertex does not start", "remove it")
+        yield Finding("resourceRuntimeSpec.raySpec", "requires Ray, which isn't supported locally", "remove it")
     if not message.resource_pools:
-        yield Finding("resourcePools", "is missing", "describe at least one pool of machines")
+        yield Finding("resourcePools", "is missing", "add at least one pool of machines")
     ids = [pool.id for pool in message.resource_pools]
     for index, pool in enumerate(message.resource_pools):
         if pool.id and pool.id in ids[:index]:
-            yield Finding(f"resourcePools[{index}].id", f'"{pool.id}" is that of another pool', "choose another")
+            yield Finding(f"resourcePools[{index}].id", f'"{pool.id}" is the ID of another pool', "choose another")
         yield from (finding.below(f"resourcePools[{index}]") for finding in _of_counts(pool))
 
 
@@ -136,9 +142,9 @@ def _of_counts(pool: ResourcePool) -> Findings:
     least, largest = pool.autoscaling_spec.min_replica_count, pool.autoscaling_spec.max_replica_count
     count = pool.replica_count or least
     if not 1 <= count <= MOST:
-        yield Finding("replicaCount", f"is {count}", f"write 1 to {MOST}")
+        yield Finding("replicaCount", f"is {count}", f"use a number from 1 to {MOST}")
     elif "autoscaling_spec" in pool and not (1 <= least <= count <= largest <= MOST and least < largest):
-        fault, cure = f"of {least} to {largest} does not fit {count}", "write a range from at least 1 that includes it"
+        fault, cure = f"of {least} to {largest} isn't valid for {count}", f"set 1 <= minimum <= {count} <= maximum"
         yield Finding("autoscalingSpec", fault, cure)
 
 

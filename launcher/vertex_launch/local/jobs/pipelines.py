@@ -1,8 +1,8 @@
-"""Training pipelines: a dataset is split, a custom job trains or a search tries, and the model is uploaded.
+"""Training pipelines, which split a dataset, run a custom job or a tuning job, and upload the model.
 
-The SDK's CustomTrainingJob, CustomContainerTrainingJob and CustomPythonPackageTrainingJob send the custom task: its
-inputs are a CustomJobSpec as a google.protobuf.Value: keys in snake_case or camelCase, every number a float,
-explicit nulls. Those of the tuning task are the study, the job and the counts of a HyperparameterTuningJob.
+The SDK's CustomTrainingJob, CustomContainerTrainingJob, and CustomPythonPackageTrainingJob send the custom task. Its
+inputs are a CustomJobSpec as a google.protobuf.Value, with keys in snake_case or camelCase, every number as a float,
+and explicit nulls. The inputs of the tuning task are the study, the job, and the counts of a HyperparameterTuningJob.
 Source: google-cloud-aiplatform 2.7.0, training_jobs.py; Vertex AI's REST reference, HyperparameterTuningJobMetadata.
 """
 
@@ -46,12 +46,12 @@ Inputs = TypeVar("Inputs", CustomJobSpec, HyperparameterTuningJob)
 
 @dataclass
 class _Pipeline(BackgroundTask):
-    """A pipeline that has not ended."""
+    """A pipeline that hasn't ended."""
 
     message: TrainingPipeline
     work: CustomJob | HyperparameterTuningJob
-    resource: Resource  # as the client sent it
-    job: str = ""  # the name of its custom or tuning job, once it is created
+    resource: Resource  # the resource that the client sent
+    job: str = ""  # the name of the custom job or tuning job after its creation
 
     @property
     def spec(self) -> CustomJobSpec:
@@ -63,18 +63,18 @@ class _Pipeline(BackgroundTask):
 
     @property
     def output(self) -> str:
-        """Address of the job's output folder, without a slash at its end."""
+        """The URI of the job's output folder without a slash at the end."""
         return self.spec.base_output_directory.output_uri_prefix.rstrip("/")
 
     @property
     def dataset(self) -> str:
-        """The name of the dataset, "" if the pipeline uses none."""
+        """The name of the dataset, or "" if the pipeline doesn't use a dataset."""
         id = self.message.input_data_config.dataset_id
         return f"{self.parent}/{datasets.COLLECTION}/{id}" if id else ""
 
 
 class Pipelines(BackgroundTasks[_Pipeline]):
-    """All training pipelines of the service; thread-safe."""
+    """All training pipelines of the service. The class is thread-safe."""
 
     collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
@@ -85,7 +85,10 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         self._models = models
 
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
-        """Check and start a pipeline; raises ApiError with all faults, or for a missing dataset or parent model."""
+        """Check and start a pipeline.
+
+        Raises ApiError with all errors if the pipeline isn't valid, or if its dataset or parent model doesn't exist.
+        """
         resource = as_json(message)
         refuse([*name_findings(message.display_name), *_findings(resource)])
         name = f"{parent}/{COLLECTION}/{self._store.new_id()}"
@@ -98,15 +101,15 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         return self._begin(pipeline, resource | {"state": f"{PREFIX}PENDING"})
 
     def _check(self, pipeline: _Pipeline) -> None:
-        """Raises ApiError for a job, dataset or model with which the pipeline cannot succeed."""
+        """Raise ApiError if the pipeline can't succeed because of its job, dataset, or model."""
         resource, name = pipeline.resource, pipeline.message.display_name
         if isinstance(pipeline.work, CustomJob):
             findings = self._jobs.findings(pipeline.parent, Job(f"request {name}", name, pipeline.spec), INPUTS)
         else:
             findings = [one.below(INPUTS) for one in self._tunings.findings(pipeline.parent, pipeline.work)]
         if "modelToUpload" in resource and not pipeline.output:
-            fault = "is missing, so there is no folder from which to upload a model"
-            findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "name one"))
+            fault = "is missing, but uploading a model requires an output folder"
+            findings.append(Finding(f"{INPUTS}.baseOutputDirectory", fault, "set a folder"))
         refuse(findings)
         if pipeline.dataset:
             self._store.get(pipeline.dataset)
@@ -115,7 +118,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             self._models.check(pipeline.parent, model, message.model_id, message.parent_model)
 
     def _work(self, pipeline: _Pipeline) -> None:
-        """Split the dataset, train or tune, upload the model; raises ApiError unless all succeed."""
+        """Split the dataset, train or tune, and upload the model. Raises ApiError if a step fails."""
         env: dict[str, str] = {}
         if pipeline.dataset:
             dataset, config = self._store.get(pipeline.dataset), pipeline.resource["inputDataConfig"]
@@ -146,13 +149,13 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         self._store.update(pipeline.name, **{METADATA: {f"backing{type(work).__name__}": pipeline.job}})
 
     def _follow(self, pipeline: _Pipeline) -> Resource:
-        """Wait for the job to end and return it; until then the pipeline has the state of its job."""
+        """Wait until the job ends, and return the job. Until then, the pipeline has the state of its job."""
         job = self._store.get(pipeline.job)
         while (state := job["state"]) not in custom_jobs.ENDED:
             if state in OF_JOB:
                 self._enter(pipeline, OF_JOB[state])
             job = self._after(pipeline.job, state)
-        if "startTime" in job and "startTime" not in self._store.get(pipeline.name):  # the job ran between two looks
+        if "startTime" in job and "startTime" not in self._store.get(pipeline.name):  # the job ran between two checks
             self._store.update(pipeline.name, startTime=job["startTime"])
         return job
 
@@ -174,7 +177,10 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
 
 def read_inputs(inputs: Any, kind: type[Inputs]) -> Inputs:
-    """The inputs of a task as the API's message; raises ApiError INVALID_ARGUMENT with all faults."""
+    """Return the inputs of a task as a message of the API.
+
+    Raises ApiError INVALID_ARGUMENT with all errors if the inputs aren't valid.
+    """
     try:
         return read(strict_yaml.from_json(json.dumps(tidy(inputs))), kind)
     except FaultError as error:
@@ -184,19 +190,19 @@ def read_inputs(inputs: Any, kind: type[Inputs]) -> Inputs:
 def _findings(resource: Resource) -> Findings:
     definition = resource.get("trainingTaskDefinition", "")
     if not definition.endswith((CUSTOM_TASK, TUNING_TASK)):
-        cure = f"only {CUSTOM_TASK[1:]} and {TUNING_TASK[1:]} are"
-        yield Finding("trainingTaskDefinition", f'"{definition}" is not supported here', cure)
+        cure = f"use {CUSTOM_TASK[1:]} or {TUNING_TASK[1:]}"
+        yield Finding("trainingTaskDefinition", f'"{definition}" isn\'t supported by the local Vertex', cure)
         return  # the other fields belong to that task
     if not isinstance(resource.get(INPUTS), dict):
-        yield Finding(INPUTS, "is no object", "write a CustomJobSpec")
+        yield Finding(INPUTS, "isn't an object", "use a CustomJobSpec")
     if definition.endswith(TUNING_TASK) and "inputDataConfig" in resource:
-        yield Finding("inputDataConfig", "is not for a tuning task", "name the data in the args of its trials")
+        yield Finding("inputDataConfig", "isn't supported for a tuning task", "specify the data in the trials' args")
     if "inputDataConfig" in resource and not resource["inputDataConfig"].get("datasetId"):
-        yield Finding("inputDataConfig.datasetId", "is missing", "write the id of a dataset")
+        yield Finding("inputDataConfig.datasetId", "is missing", "add the ID of a dataset")
     sets = resource.get("inputDataConfig", {}).get("gcsDestination", {}).get("outputUriPrefix", "")
     if sets and (finding := folder_fault(sets, "inputDataConfig.gcsDestination.outputUriPrefix")):
         yield finding
     model = resource.get("modelToUpload")
     if model is not None and not model.get("containerSpec", {}).get("imageUri"):
-        cure = "name the image that serves the model"
+        cure = "set the image that serves the model"
         yield Finding("modelToUpload.containerSpec.imageUri", "is missing", cure)

@@ -1,7 +1,7 @@
-"""Turns a study into trials: what to try next, which measurement counts, and when to stop a trial early.
+"""Turns a study into trials: it suggests parameters, selects the final measurement, and stops trials early.
 
-Vertex AI searches with Google Vizier, the local Vertex with optuna, which is imported when the first study begins.
-study_validation.py has checked the study before.
+Vertex AI uses Google Vizier. The local Vertex uses optuna, which is imported when the first study begins. The module
+study_validation.py has already checked the study.
 """
 
 import math
@@ -25,9 +25,9 @@ Curve: TypeAlias = list[tuple[float, float]]  # (steps or seconds, score); large
 GRID = StudySpec.Algorithm.GRID_SEARCH
 BEST = StudySpec.MeasurementSelectionType.BEST_MEASUREMENT
 DECAY_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
-DECAY_LEAST = 4  # measurements; the curve has three coefficients
+DECAY_LEAST = 4  # the minimum number of measurements; the curve has three coefficients
 DECAY_MARGIN = 2.0  # standard deviations
-CONVEX_LEAST = 5  # measurements, and ended trials less one. Source: StudySpec.ConvexAutomatedStoppingSpec
+CONVEX_LEAST = 5  # minimum measurements, and more ended trials. Source: StudySpec.ConvexAutomatedStoppingSpec
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Suggestion:
     id: str
     parameters: Mapping[str, Value]
     began: float  # seconds since 1970
-    trial: Any = None  # optuna's own; a grid has none
+    trial: Any = None  # optuna's trial; None for a grid
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A trial's report at one step."""
+    """The report of a trial at one step."""
 
     step: int
     time: float  # seconds since 1970
@@ -50,7 +50,7 @@ class Measurement:
 
 
 class Search:
-    """One study. Not thread-safe."""
+    """One study. This class isn't thread-safe."""
 
     def __init__(self, spec: StudySpec, seed: int = 0) -> None:
         self._spec = spec
@@ -61,7 +61,7 @@ class Search:
         self._study: Any = None if spec.algorithm == GRID else _study(spec, seed)
 
     def ask(self) -> Suggestion | None:
-        """Return the next trial, or None if every point of the grid was tried."""
+        """Return the next trial, or None if all points of the grid were tried."""
         trial = self._study.ask() if self._study else None
         parameters = next(self._grid, None) if self._grid else _suggest(partial(_draw, trial), self._spec.parameters)
         if parameters is None:
@@ -70,7 +70,7 @@ class Search:
         return Suggestion(str(self._asked), parameters, time.time(), trial)
 
     def repeat(self, id: str, parameters: Mapping[str, Value], began: float) -> Suggestion:
-        """Return the next trial of an earlier run of this study; all are repeated, in order, before any other."""
+        """Return the next trial of an earlier run of this study. Call this for all earlier trials before `ask`."""
         trial = self._asked_again(parameters) if self._study else None
         if self._grid:
             next(self._grid)
@@ -80,7 +80,7 @@ class Search:
     def tell(
         self, suggestion: Suggestion, metrics: Mapping[str, float] | None, measurements: Sequence[Measurement] = ()
     ) -> None:
-        """Report the final metrics of a trial, None if it failed; early stopping uses its measurements."""
+        """Report the final metrics of a trial, or None if it failed. Early stopping uses the measurements."""
         if self._study:
             from optuna.trial import TrialState
 
@@ -91,8 +91,9 @@ class Search:
             self._ended.append(curve)
 
     def final(self, measurements: Sequence[Measurement]) -> Measurement | None:
-        """Return the last measurement, or the best by the first metric; None unless it has all metrics, all finite.
+        """Return the last measurement, or the best measurement by the first metric.
 
+        Returns None if this measurement lacks a metric or a value isn't finite.
         Source: google-cloud-aiplatform 2.7.0, StudySpec.MeasurementSelectionType.
         """
         whole = self._whole(measurements)
@@ -102,14 +103,14 @@ class Search:
         return whole[-1] if finite and whole[-1] is finite[-1] else None
 
     def why_none(self, measurements: Sequence[Measurement]) -> str:
-        """Return why the last measurement is not the final one, as it is no number; "" if none has all metrics."""
+        """Return a phrase about the NaN or infinite metric of the last measurement with all metrics, or ""."""
         for last in self._whole(measurements)[-1:]:
             id, value = next((id, value) for id, value in last.metrics.items() if not math.isfinite(value))
             return f"reported {value} at step {last.step} for {id}"
         return ""
 
     def should_stop(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> bool:
-        """Whether the study's automated stopping ends a running trial now."""
+        """Return whether the study's automated stopping ends a running trial now."""
         if not (self._ended and (curve := self._curve(suggestion, measurements))):
             return False
         if "median_automated_stopping_spec" in self._spec:
@@ -155,13 +156,13 @@ class Search:
 
 
 def findings(spec: StudySpec) -> Findings:
-    """Yield what this machine lacks for a study: a grid needs no optuna."""
+    """Yield a finding if optuna isn't installed and the study needs it. A grid search doesn't."""
     if spec.algorithm != GRID:
         yield from not_installed("optuna", "studySpec")
 
 
 def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
-    """Whether the trial's best score is below the median of the ended trials' average scores up to the same step.
+    """Return whether the trial's best score is below the median of the average scores of ended trials up to this step.
 
     Source: google-cloud-aiplatform 2.7.0, StudySpec.MedianAutomatedStoppingSpec.
     """
@@ -172,10 +173,10 @@ def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
 
 
 def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
-    """Whether the trial is unlikely to beat the best score by the step at which the longest trial ended.
+    """Return whether the trial is unlikely to beat the best score by the step at which the longest trial ended.
 
-    Vertex AI predicts with a Gaussian process. Here the power law a + b x^-c with the smallest squared error predicts
-    the final score, and the deviation of the measurements from it gives the margin.
+    Vertex AI predicts with a Gaussian process. This function fits the power law a + b x^-c with the smallest squared
+    error to predict the final score. The deviation of the measurements from this curve sets the margin.
     """
     points = [point for point in curve if point[0] > 0]
     end = max(rival[-1][0] for rival in ended)
@@ -194,10 +195,10 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
 
 
 def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAutomatedStoppingSpec) -> bool:
-    """Whether the line through the trial's last measurements is below the best score at the last step.
+    """Return whether the line through the trial's last measurements is below the best score at the last step.
 
-    A curve that flattens stays below that line. Source: google-cloud-aiplatform 2.7.0,
-    StudySpec.ConvexAutomatedStoppingSpec, whose regression over all trials is not public.
+    A curve that flattens stays below this line. Source: google-cloud-aiplatform 2.7.0,
+    StudySpec.ConvexAutomatedStoppingSpec. The service's regression over all trials isn't public.
     """
     least = rule.min_measurement_count or CONVEX_LEAST
     end = rule.max_step_count or max(rival[-1][0] for rival in ended)
@@ -216,7 +217,7 @@ def arguments(parameters: Mapping[str, Value]) -> list[str]:
 
 
 def _grid(parameters: list[ParameterSpec]) -> Iterator[dict[str, Value]]:
-    """Yield every combination; the last parameter changes fastest."""
+    """Yield all combinations of values. The last parameter changes fastest."""
     if not parameters:
         yield {}
         return
@@ -235,7 +236,7 @@ def _study(spec: StudySpec, seed: int) -> Any:
     directions: list[Any] = ["minimize" if metric.goal == minimize else "maximize" for metric in spec.metrics]
     if spec.algorithm == StudySpec.Algorithm.RANDOM_SEARCH:
         sampler: Any = optuna.samplers.RandomSampler(seed)
-    else:  # constant_liar keeps parallel trials from trying the same parameters
+    else:  # constant_liar prevents parallel trials from trying the same parameters
         sampler = optuna.samplers.TPESampler(constant_liar=True, seed=seed)
     return optuna.create_study(directions=directions, sampler=sampler)
 
@@ -245,7 +246,7 @@ def _suggest(
 ) -> dict[str, Value]:
     """Return a value for each parameter and for the conditional parameters that the value activates.
 
-    optuna knows a parameter by its path, because two branches may have parameters of the same name.
+    In optuna, the name of a parameter is its path, because two branches may have parameters of the same name.
     """
     chosen: dict[str, Value] = {}
     for index, parameter in enumerate(parameters):
@@ -262,7 +263,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
     kind = kind_of(parameter)
     if kind == "categorical_value_spec":
         return str(trial.suggest_categorical(name, values_of(parameter)))
-    if kind == "discrete_value_spec":  # by index; optuna has no scale for such values
+    if kind == "discrete_value_spec":  # use the index, because optuna has no scale for such values
         values: Sequence[Value] = values_of(parameter)
         return values[int(trial.suggest_int(name, 0, len(values) - 1))]
     bounds = getattr(parameter, kind)
@@ -272,7 +273,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
 
 
 def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
-    """Return what optuna has drawn for this value."""
+    """Return the value that optuna drew for this parameter value."""
     kind = kind_of(parameter)
     if kind == "categorical_value_spec":
         return str(value)
@@ -282,7 +283,7 @@ def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
 
 
 def _mirrored(parameter: ParameterSpec, bounds: Any, value: float) -> float:
-    """Return the value within its bounds, of a reverse log scale the mirror of log's."""
+    """Return the value within its bounds. For a reverse log scale, mirror the value of the log scale."""
     if parameter.scale_type == Scale.UNIT_REVERSE_LOG_SCALE:
         value = bounds.max_value - (value - bounds.min_value)
     within: float = min(max(value, bounds.min_value), bounds.max_value)

@@ -1,4 +1,4 @@
-"""Hyperparameter tuning jobs: each trial is a custom job, and only its chief's metrics count."""
+"""Hyperparameter tuning jobs. Each trial is a custom job, and only the metrics of its chief count."""
 
 import contextlib
 import math
@@ -33,22 +33,22 @@ POLL_SECONDS = 0.2
 
 @dataclass
 class _Trial:
-    """A trial, and how the API shows it."""
+    """A trial and its representation in the API."""
 
     suggestion: Suggestion
     shown: Resource
-    before: list[Measurement] = field(default_factory=list)  # of an earlier run of the trial, which this one continues
-    reports: MetricFile = field(default_factory=lambda: MetricFile(Path(), ()))  # of its last run
+    before: list[Measurement] = field(default_factory=list)  # from an earlier run that this run continues
+    reports: MetricFile = field(default_factory=lambda: MetricFile(Path(), ()))  # from the last run
 
     @property
     def job(self) -> str:
-        """The custom job's name, of a trial that waits that of its earlier run, "" where there was none."""
+        """The name of the trial's custom job, or of its earlier custom job while the trial waits, or ""."""
         return str(self.shown.get("customJob", ""))
 
 
 @dataclass
 class _Study(BackgroundTask):
-    """A tuning job that has not ended."""
+    """A tuning job that hasn't ended."""
 
     message: HyperparameterTuningJob
     search: Search
@@ -64,11 +64,11 @@ class _Study(BackgroundTask):
 
     @property
     def too_many_failed(self) -> bool:
-        """Whether maxFailedTrialCount is reached; 0 leaves the limit to the service, and here there is none."""
+        """True if maxFailedTrialCount is reached. With 0, the service sets the limit, and the local Vertex has none."""
         return 0 < self.message.max_failed_trial_count <= len(self.failed)
 
     def next_trial(self) -> _Trial | None:
-        """Return a trial that waits, else a new one, None if there are enough or every point of the grid was tried."""
+        """Return a waiting or new trial, or None if enough trials exist or all points of the grid were tried."""
         if self.stopping.is_set() or self.too_many_failed or len(self.active) >= self.message.parallel_trial_count:
             return None
         waiting = next((trial for trial in self.trials if trial.shown["state"] == "REQUESTED"), None)
@@ -80,7 +80,7 @@ class _Study(BackgroundTask):
 
 
 class Tunings(BackgroundTasks[_Study]):
-    """All hyperparameter tuning jobs of the service; thread-safe."""
+    """All hyperparameter tuning jobs of the service. The class is thread-safe."""
 
     collection, message, noun, prefix, ended = COLLECTION, HyperparameterTuningJob, "tuning job", PREFIX, ENDED
 
@@ -89,23 +89,23 @@ class Tunings(BackgroundTasks[_Study]):
         self._jobs = jobs
 
     def create(self, parent: str, message: HyperparameterTuningJob, earlier: Resource | None = None) -> Resource:
-        """Check a tuning job and begin with its trials; raises ApiError.
+        """Check a tuning job and begin with its trials. Raises ApiError if the tuning job isn't valid.
 
-        Goes on with an `earlier` one of the same study: trials that ended well count, others run again.
+        If `earlier` is a tuning job with the same study, continue it: successful trials count, and others run again.
         """
         refuse([*name_findings(message.display_name), *self.findings(parent, message)])
         name = earlier["name"] if earlier else f"{parent}/{COLLECTION}/{self._store.new_id()}"
         begun = (earlier or {}).get("trials", ())
-        # optuna keeps no state: with the same seed, it would repeat the first trials behind those that have run.
+        # optuna keeps no state, so with the same seed it would repeat the trials that have already run.
         study = _Study(name, message, Search(message.study_spec, seed=len(begun)))
         study.trials = [self._again(study, trial) for trial in begun]
         trials = {"trials": [trial.shown for trial in study.trials]} if begun else {}
-        if earlier:  # whose place it takes
+        if earlier:  # the new tuning job replaces the earlier one
             self._store.delete(name)
         return self._begin(study, as_json(message) | trials | {"state": PENDING})
 
     def findings(self, parent: str, message: HyperparameterTuningJob) -> list[Finding]:
-        """Return a search's errors; raises ApiError for trials that can never run here."""
+        """Return the errors of a tuning job. Raises ApiError if its trials can never run on this machine."""
         of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
         return [*study_validation.findings(message), *search.findings(message.study_spec), *of_trials]
 
@@ -116,12 +116,12 @@ class Tunings(BackgroundTasks[_Study]):
         super()._lose(resource)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """A search that is stopped with the service has not failed: it can go on."""
+        """Return CANCELLED if the service stops, because the tuning job can continue later."""
         state, error = super()._stopped(name, why)
         return "CANCELLED" if self._closed else state, error
 
     def _again(self, study: _Study, shown: Resource) -> _Trial:
-        """Return a trial of an earlier run of a search: as it ended or, unless it ended well, to run again."""
+        """Return a trial of an earlier run: unchanged if it ended well, and otherwise as a trial to run again."""
         parameters = {pair["parameterId"]: pair["value"] for pair in shown["parameters"]}
         began = moment(shown, "startTime")
         trial = _Trial(study.search.repeat(shown["id"], parameters, began.timestamp() if began else 0), shown)
@@ -133,13 +133,13 @@ class Tunings(BackgroundTasks[_Study]):
         return _Trial(trial.suggestion, {"state": "REQUESTED", **{key: shown[key] for key in kept if key in shown}})
 
     def _has_no_result(self, study: _Study, trial: _Trial, measurements: list[Measurement]) -> bool:
-        """Whether a trial ran to its end without a final measurement: it would do so again."""
+        """Return whether a trial succeeded without a final measurement, so another run would be useless."""
         with contextlib.suppress(ApiError):  # its job was deleted
             return self._store.get(trial.job)["state"] == SUCCEEDED and not study.search.final(measurements)
         return False
 
     def _work(self, study: _Study) -> None:
-        """Start trials and follow them until the search is over; raises ApiError unless it succeeds."""
+        """Start trials and follow them until the tuning job ends. Raises ApiError if the tuning job fails."""
         self._enter(study, "RUNNING")
         try:
             self._start_trials(study)
@@ -154,9 +154,9 @@ class Tunings(BackgroundTasks[_Study]):
             self._cancel(study.active)
         study.raise_if_stopping()
         if study.too_many_failed or len(study.failed) == len(study.trials):
-            first = min(study.failed, key=lambda trial: str(trial.shown["endTime"]))  # later ones may be cancelled
+            first = min(study.failed, key=lambda trial: str(trial.shown["endTime"]))  # later trials may be canceled
             counts = f"{len(study.failed)} of {len(study.trials)} trials failed"
-            raise ApiError("INVALID_ARGUMENT", f"{counts}; the first one: {first.shown['infeasibleReason']}")
+            raise ApiError("INVALID_ARGUMENT", f"{counts}. First error: {first.shown['infeasibleReason']}")
 
     def _start_trials(self, study: _Study) -> None:
         while trial := study.next_trial():
@@ -165,7 +165,7 @@ class Tunings(BackgroundTasks[_Study]):
     def _start_trial(self, study: _Study, trial: _Trial) -> None:
         suggestion = trial.suggestion = replace(trial.suggestion, began=time.time())
         trial.before = self._measurements(study, trial)
-        with contextlib.suppress(ApiError):  # it runs for the first time, or the job of its earlier run was deleted
+        with contextlib.suppress(ApiError):  # the trial has no earlier job, or this job was deleted
             self._jobs.delete(trial.job)
         job = _trial_job(study.message, suggestion.parameters)
         suffix = f"-trial-{suggestion.id}"
@@ -175,7 +175,7 @@ class Tunings(BackgroundTasks[_Study]):
         self._show(study, trial, state="ACTIVE", startTime=now(), customJob=name)
 
     def _follow(self, study: _Study, trial: _Trial) -> None:
-        """Read a trial's measurements; end the trial if its job has ended, stop it if it is not promising."""
+        """Read a trial's measurements. End the trial if its job has ended, and stop it early if it isn't promising."""
         try:
             job = self._store.get(trial.job)
         except ApiError as error:  # its job was deleted
@@ -206,12 +206,12 @@ class Tunings(BackgroundTasks[_Study]):
         else:
             reason = (study.search.why_none(measurements) or trial.reports.why_none()) if whole else fault(job)
             self._show(study, trial, state="INFEASIBLE", infeasibleReason=reason, endTime=now())
-        # A failed job's own end is shown, which says why.
+        # If the job failed, its own end is shown with the cause.
         if told := "" if not whole else trial.reports.fault if final else f"has no result: {reason}":
             self._jobs.events.append((id_of(trial.job), job.get("displayName", ""), told))
 
     def _measurements(self, study: _Study, trial: _Trial, ended: bool = True) -> list[Measurement]:
-        """Return what a trial has reported; what it did before the checkpoint from which it went on, too."""
+        """Return the measurements of a trial, including measurements before the checkpoint from which it resumed."""
         path = self._store.state_dir.metrics(id_of(trial.job))
         if trial.reports.path != path:
             trial.reports = MetricFile(path, [metric.metric_id for metric in study.message.study_spec.metrics])
@@ -220,20 +220,20 @@ class Tunings(BackgroundTasks[_Study]):
         return [one for one in trial.before if one.step < first] + reported
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
-        """Set fields of a trial in the tuning job's resource, or remove those that are None."""
+        """Set fields of a trial in the tuning job's resource. The value None removes a field."""
         changed = {**trial.shown, **fields}  # resources are never changed in place
         trial.shown = {key: value for key, value in changed.items() if value is not None}
         self._store.update(study.name, trials=[trial.shown for trial in study.trials])
 
 
 def _shown(measurement: Measurement, suggestion: Suggestion) -> Resource:
-    """A measurement as the API shows it."""
+    """Return a measurement in the API's format."""
     metrics = [{"metricId": id, "value": value} for id, value in measurement.metrics.items()]
     seconds = max(measurement.time - suggestion.began, 0)
     return {"elapsedDuration": f"{seconds:.6f}s", "stepCount": str(measurement.step), "metrics": metrics}
 
 
 def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:
-    """The custom job of one trial: the parameters follow the flags of the chief and the workers."""
+    """Return the custom job of one trial, which adds the parameters to the flags of the chief and the workers."""
     job = Job(f"request {message.display_name}", message.display_name, message.trial_job_spec)
     return with_arguments(job, search.arguments(parameters))

@@ -1,1 +1,1 @@
-"""Turns a job into processes of this machine."""
+"""Runs the replicas of a job as processes on this machine."""

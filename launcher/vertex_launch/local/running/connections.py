@@ -1,4 +1,4 @@
-"""Processes of replicas and the TCP connections between them, which Linux alone lists."""
+"""The processes of replicas and the TCP connections between them, which only Linux lists."""
 
 import contextlib
 import functools
@@ -10,23 +10,23 @@ from signal import Signals
 
 import psutil
 
-# Linux lists connections over a socket, ten times as fast as in /proc/net/tcp. Source: sock_diag(7), netlink(7).
+# Linux lists connections through a socket ten times as fast as in /proc/net/tcp. Source: sock_diag(7), netlink(7).
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, DUMP, ERROR = 4, 20, 0x301, 2
-EVERY_STATE = 0xFFF & ~(1 << 10)  # but TCP_LISTEN
+EVERY_STATE = 0xFFF & ~(1 << 10)  # every state except TCP_LISTEN
 REQUEST = struct.Struct("=IHHII BBBxI 48x")  # nlmsghdr, inet_diag_req_v2
 HEADER, ENDS, INODE = struct.Struct("=IH10x"), struct.Struct(">4xHH16s16s"), struct.Struct("=68xI")  # inet_diag_msg
-IPV4 = {socket.AF_INET: slice(4), socket.AF_INET6: slice(12, 16)}  # where an address has, or maps, one of IPv4
+IPV4 = {socket.AF_INET: slice(4), socket.AF_INET6: slice(12, 16)}  # the bytes of the IPv4 address
 
-Member = tuple[str, int]  # a replica's name, and the number of one of its processes
-End = tuple[str, int]  # IP address and port; 0.0.0.1 for ::1
-Ends = tuple[End, End]  # a socket's own, and its peer's
+Member = tuple[str, int]  # the name of a replica and the ID of one of its processes
+End = tuple[str, int]  # IP address and port; 0.0.0.1 stands for ::1
+Ends = tuple[End, End]  # the address of a socket and the address of its peer
 
 
 def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
-    """Return all processes of replicas, each after its parent; `numbers` are those of their first ones."""
+    """Return all processes of replicas, each after its parent. `numbers` contains the ID of each first process."""
     names, found = {number: name for name, number in numbers.items()}, dict[Member, psutil.Process]()
     for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it has just ended
+        with contextlib.suppress(psutil.Error):  # the process has just ended
             if name := names.get(process.pid) or names.get(process.ppid()):
                 names[process.pid] = name
                 found[name, process.pid] = process
@@ -34,13 +34,13 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
 
 
 def signal_training_process(number: int, order: Signals) -> None:
-    """Signal the process that has computed most among the descendants of a replica's first one."""
-    with contextlib.suppress(psutil.Error, ValueError):  # it has just ended; there is none
+    """Signal the descendant of a replica's first process that has used the most CPU time."""
+    with contextlib.suppress(psutil.Error, ValueError):  # the process has just ended, or there is no descendant
         max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
 
 
 def _seconds(process: psutil.Process) -> float:
-    """Return a process's processor time; 0 once it has ended."""
+    """Return the CPU time of a process in seconds, or 0 if the process has ended."""
     try:
         times = process.cpu_times()
         return float(times.user + times.system)
@@ -49,12 +49,15 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
-    """Return the processes' connections from both sides, and all that were closed a minute ago, without owners."""
+    """Return the connections of these processes from both sides, mapped to the owner.
+
+    The result also contains all connections that were closed within the last minute, which have no owner.
+    """
     owners, found = _sockets(members), dict[Ends, Member | None]()
     for family, ipv4 in IPV4.items():
         for message in _listed(family):
             port, peer_port, address, peer = ENDS.unpack_from(message)
-            (inode,) = INODE.unpack_from(message)  # 0 of a closed one
+            (inode,) = INODE.unpack_from(message)  # 0 if the connection is closed
             if not inode or inode in owners:
                 own = socket.inet_ntoa(address[ipv4]), port
                 found[own, (socket.inet_ntoa(peer[ipv4]), peer_port)] = owners.get(inode)
@@ -69,19 +72,19 @@ def links(found: Mapping[Ends, Member | None]) -> dict[Ends, tuple[Member, Membe
 
 @functools.cache
 def visible() -> bool:
-    """Whether this system lists connections: macOS and some sandboxes don't."""
+    """Return whether this system lists connections. macOS and some sandboxes don't."""
     with contextlib.suppress(AttributeError, OSError):
         return connections([]) is not None
     return False
 
 
 def _sockets(members: Iterable[Member]) -> dict[int, Member]:
-    """Return the owner of each socket by inode: of a shared one the process that has forked."""
+    """Return the owner of each socket by inode. The owner of a shared socket is the process that forked."""
     owners: dict[int, Member] = {}
     for member in members:
         with contextlib.suppress(OSError):  # the process has just ended
             for file in os.scandir(f"/proc/{member[1]}/fd"):
-                with contextlib.suppress(OSError):  # this one has just been closed
+                with contextlib.suppress(OSError):  # the file has just been closed
                     kind, _, inode = os.readlink(file).partition(":")
                     if kind == "socket":
                         owners.setdefault(int(inode[1:-1]), member)
@@ -89,7 +92,7 @@ def _sockets(members: Iterable[Member]) -> dict[int, Member]:
 
 
 def _listed(family: int) -> Iterator[bytes]:
-    """Yield what Linux tells of each connection, as inet_diag_msg."""
+    """Yield the inet_diag_msg of each connection."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as linux:
         header = REQUEST.size, SOCK_DIAG_BY_FAMILY, DUMP, 0, 0
         linux.send(REQUEST.pack(*header, family, socket.IPPROTO_TCP, 0, EVERY_STATE))
@@ -97,7 +100,7 @@ def _listed(family: int) -> Iterator[bytes]:
             while answers:
                 size, kind = HEADER.unpack_from(answers)
                 if kind == ERROR:
-                    raise OSError("this system lists no connections")
+                    raise OSError("this system doesn't list connections")
                 if kind != SOCK_DIAG_BY_FAMILY:
                     return
                 yield answers[HEADER.size : size]

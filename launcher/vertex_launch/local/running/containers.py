@@ -1,6 +1,7 @@
-"""Replicas as containers of their own images, where Docker or Podman is there.
+"""Runs replicas as containers of their images if Docker or Podman is installed.
 
-They share this machine's network, so that the addresses of CLUSTER_SPEC are those of processes; buckets are at /gcs.
+The containers share this machine's network, so CLUSTER_SPEC has the same addresses as without containers. The buckets
+are mounted at /gcs.
 """
 
 import contextlib
@@ -21,32 +22,35 @@ from vertex_launch.local.running.hosts import Hosts
 from vertex_launch.local.running.namespaces import GCS
 
 CLIENTS = ("docker", "podman")
-ANSWER_SECONDS = 10.0  # for a question on which little depends
-ENTRY_POINT = "the image's own entry point"  # in place of a command
-# Prefixes of variables that the client itself reads: the replica's values go into its command line.
+ANSWER_SECONDS = 10.0  # the timeout for an optional query
+ENTRY_POINT = "the image's own entry point"  # replaces a command
+# Prefixes of variables that the client reads itself. The replica's values for them go into the client's command.
 CLIENTS_OWN = ("PATH", "HOME", "LD_", "DOCKER_", "XDG_", "CONTAINER")
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 AUTHORITIES = "SSL_CERT_FILE"
 GPUS = "CUDA_VISIBLE_DEVICES"
-# With this machine: its network; its memory for exchange between processes; its folders, whatever SELinux calls them.
+# Share this machine's network, its shared memory, and its folders regardless of SELinux labels.
 SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
 
 
 def installed() -> str:
-    """Return the installed client, docker or podman, "" without one."""
+    """Return the path of docker or podman, or "" if neither is installed."""
     return next(filter(None, map(shutil.which, CLIENTS)), "")
 
 
 def client() -> str:
-    """Return the installed client; raises FaultError without one."""
+    """Return the path of docker or podman. Raises FaultError if neither is installed."""
     engine = installed()
     if not engine:
-        raise FaultError("--containers: there is no docker and no podman here; leave it out to run processes")
+        raise FaultError("--containers: docker and podman aren't installed; omit --containers to run processes")
     return engine
 
 
 def label(image: str, name: str) -> str:
-    """Return a label of an image on this machine; "" without the image, the label, or a client that answers soon."""
+    """Return a label of an image on this machine.
+
+    Returns "" if the image or the label doesn't exist, or the client doesn't respond in time.
+    """
     client = installed()
     words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -56,10 +60,10 @@ def label(image: str, name: str) -> str:
 
 
 def require_images(job: Job, client: str) -> None:
-    """Pull missing images; raises FaultError where that fails, or a pool has a pythonPackageSpec."""
+    """Pull missing images. Raises FaultError if an image can't be pulled or a pool has a pythonPackageSpec."""
     for pool in job.pools:
         if pool.task == "pythonPackageSpec":
-            raise FaultError(Finding(pool.at(), "has a pythonPackageSpec", "leave out --containers"), file=job.origin)
+            raise FaultError(Finding(pool.at(), "has a pythonPackageSpec", "omit --containers"), file=job.origin)
     images = {pool.spec.container_spec.image_uri for pool in job.pools if not pool.reduces}
     for image in sorted(images):
         if _client(client, "image", "inspect", image).returncode:
@@ -67,22 +71,22 @@ def require_images(job: Job, client: str) -> None:
             if pulled.returncode:
                 error = " ".join(pulled.stderr.split()).removeprefix("Error response from daemon: ")
                 if "daemon running" in error:
-                    raise FaultError(f"--containers: {error} start it, or leave --containers out")
-                cure = "build it first, or mend the name"
-                raise FaultError(f"{job.origin}: image {image} is not here and cannot be fetched ({error}); {cure}")
+                    raise FaultError(f"--containers: {error} Start the daemon, or omit --containers")
+                cure = "build the image first, or correct its name"
+                raise FaultError(f"{job.origin}: image {image} isn't local and can't be pulled ({error}); {cure}")
 
 
 def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
-    """Stand-ins for the commands that only the images know."""
+    """Return a placeholder for the command of each image, because only the image defines its entry point."""
     return {pool.spec.container_spec.image_uri: (ENTRY_POINT,) for pool in job.pools}
 
 
 def contained(
     job: Job, job_id: str, replica: Replica, machines: Hosts, mounts: Mapping[int, Mapping[str, Path]], context: Context
 ) -> Replica:
-    """Return a replica whose command is the client's, which runs the image with its variables besides the image's own.
+    """Return a replica whose command runs the image in a container, with the replica's variables added.
 
-    `mounts` are the folders of each pool's NFS mounts, by place.
+    `mounts` maps each pool to its NFS mount points and their folders.
     """
     (image,) = (pool.spec.container_spec.image_uri for pool in job.pools if pool.index == replica.pool)
     first, *words = replica.command
@@ -111,7 +115,7 @@ def contained(
 
 
 def _variables(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield --env options; most values come from the client's environment, which no list of processes shows."""
+    """Yield --env options. Most values stay in the client's environment, so that no process list shows them."""
     for name, value in env.items():
         if name != GPUS or not value:  # a container numbers its own GPUs from 0
             yield f"--env={name}={value}" if name.startswith(CLIENTS_OWN) else f"--env={name}"
@@ -126,10 +130,10 @@ def _gpus(client: str, indices: str) -> list[str]:
 
 
 def _user(client: str) -> tuple[str, ...]:
-    """Return options that run Docker's container as this user: otherwise root would own its files.
+    """Return options that make Docker run the container as this user, because otherwise root would own its files.
 
-    The root of a Docker without root's rights is the person who calls it, and so is Podman's, also where it is called
-    docker; Podman does not know this format.
+    In rootless Docker and in Podman, root in the container is already this user. Podman, even under the name docker,
+    doesn't support this format and returns an error.
     """
     info = _client(client, "info", "--format={{.SecurityOptions}}")
     if os.getuid() == 0 or info.returncode or "rootless" in info.stdout:

@@ -1,4 +1,4 @@
-"""Ends of replicas: their codes and last words, and which of several is the cause of the others."""
+"""The ends of replicas: exit codes, last output, and the order of likely causes."""
 
 import re
 import signal
@@ -10,13 +10,13 @@ from vertex_launch.job.contract import Replica
 from vertex_launch.local.running import events
 from vertex_launch.local.running.lines import ERROR_CHARACTERS, LAST_LINES, TRACEBACK, message
 
-# Exit code of a trainer that lost a peer: "try again later". Source: sysexits.h, EX_TEMPFAIL.
+# The exit code of a trainer that lost a peer: a temporary failure. Source: sysexits.h, EX_TEMPFAIL.
 PEER_LOST = 75
 
-# Signals that the loss of a peer never causes. SIGABRT is not among them: NCCL's watchdog ends with it.
+# Signals that a lost peer never causes. SIGABRT isn't in the list because NCCL's watchdog aborts its own process.
 HARD_SIGNALS = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 
-# How gloo, NCCL, gRPC and sockets say that a peer is gone.
+# The errors of gloo, NCCL, gRPC, and sockets after a peer was lost.
 LOST = re.compile(
     r"connection (was )?(likely )?(aborted|closed|refused|reset)|socket closed|broken pipe"
     r"|remote process|tim(ed|ing) out|unavailable",
@@ -26,30 +26,30 @@ LOST = re.compile(
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of one replica, by itself; a code above 128 is a signal's number plus 128."""
+    """The end of one replica that the launcher didn't stop. A code above 128 is 128 plus a signal number."""
 
     replica: Replica
     code: int
     last_lines: tuple[str, ...] = ()
-    errors: tuple[str, ...] = ()  # the last lines of severity ERROR or above, stderr included
-    time: float = 0  # time.monotonic's
-    instead: str = ""  # what it does at the end of the job instead of ending
-    raised: str = ""  # the exception of the last traceback that it has printed
-    event: events.Fields = field(default_factory=dict)  # the last that says why it ends
+    errors: tuple[str, ...] = ()  # the last lines with severity ERROR or higher, including stderr
+    time: float = 0  # from time.monotonic
+    instead: str = ""  # the replica's state at the end of the job, if the replica didn't exit
+    raised: str = ""  # the exception in the last traceback of the output
+    event: events.Fields = field(default_factory=dict)  # the last event that states why the replica exits
 
     @property
     def signal_name(self) -> str:
-        """Name of the signal that ended it, "" for another code, such as 255."""
+        """The name of the signal that killed the replica, or "" for any other code, such as 255."""
         return signal.Signals(self.code - 128).name if self.code - 128 in set(signal.Signals) else ""
 
     @property
     def hard(self) -> bool:
-        """Whether it ended by a signal that the loss of a peer never causes."""
+        """True if the replica was killed by a signal that a lost peer never causes."""
         return self.signal_name in HARD_SIGNALS
 
     @property
     def traceback(self) -> tuple[str, ...]:
-        """Last traceback and all errors after it; often longer than the last lines."""
+        """The last traceback and all errors after it, which are often longer than the last lines."""
         starts = [number for number, line in enumerate(self.errors) if TRACEBACK in line]
         return self.errors[starts[-1] :] if starts else ()
 
@@ -59,26 +59,29 @@ class Ended:
 
     @property
     def lost_a_peer(self) -> bool:
-        """Whether its code or its event blames a peer; or its last words: a guess, good enough to sort causes by."""
+        """True if the exit code, the last event, or the last output blames a peer.
+
+        The output gives only a guess, which is good enough to sort causes.
+        """
         words = [line for line in self._last_words if not line[:1].isspace()]
         blames = self.code == PEER_LOST or events.BLAMES & self.event.keys()
         return bool(blames or LOST.search("\n".join(words)))
 
     @property
     def accused(self) -> tuple[str, ...]:
-        """Names of the replicas that its last event blames."""
+        """The names of the replicas that the last event blames."""
         return tuple(events.accused(self.event))
 
     @property
     def loss(self) -> str:
-        """Its fate when a peer was lost, by its last event."""
-        return next((fate for key, fate in events.FATES.items() if key in self.event), "connection lost")
+        """The reaction of this replica to a lost peer, according to its last event."""
+        return next((fate for key, fate in events.FATES.items() if key in self.event), "lost a connection")
 
     @property
     def verdict(self) -> str:
-        """Service's sentence on the end, with the replica's last words.
+        """The service's message about the end, followed by the replica's last output.
 
-        Source: Vertex AI, "Understand the custom training service", mid 2026; the traceback behind it as in
+        Source: Vertex AI, "Understand the custom training service", mid 2026. The traceback after the message follows
         github.com/GoogleCloudPlatform/vertex-ai-samples, issue 1504.
         """
         head, words = f"The replica {self}.", tuple(map(message, self.last_lines))
@@ -92,16 +95,17 @@ class Ended:
         if self.instead:
             return f"{self.replica.name} {self.instead}"
         if self.signal_name:
-            return f"{self.replica.name} was ended by {self.signal_name} (exit code {self.code})"
+            return f"{self.replica.name} was killed by {self.signal_name} (exit code {self.code})"
         if not self.code:
-            return f"{self.replica.name} exited with 0 while others went on"
+            return f"{self.replica.name} exited with code 0 while other replicas were still running"
         return f"{self.replica.name} exited with code {self.code}"
 
 
 def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
-    """Sort ends: killed, failed by itself, left the others with 0, lost a peer; each group by time.
+    """Return the ends in groups, with the likely cause first, and sort each group by time.
 
-    Of those that lost a peer, the one that most others name comes first.
+    The groups are: killed by a signal, failed without a lost peer, exited early with code 0, and lost a peer. In the
+    last group, the replica that most other replicas blame comes first.
     """
     known = tuple(ends)
     votes = Counter(name for ended in known if ended.lost_a_peer for name in ended.accused)

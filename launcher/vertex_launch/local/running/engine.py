@@ -1,7 +1,7 @@
-"""Runs the replicas of one job as processes, through restarts and faults, to the end of the job.
+"""Runs the replicas of one job as processes, with restarts and simulated faults, until the job ends.
 
-The job succeeds when its primary, the one replica of pool 0, exits with 0; the others are then stopped.
-No process outlives the launcher, however it ends.
+The job succeeds when its primary, the only replica of pool 0, exits with code 0. The other replicas are then stopped.
+No process outlives the launcher, even if the launcher is killed.
 Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
 """
 
@@ -26,14 +26,14 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.running.silence import Silence, activities
 from vertex_launch.local.running.worlds import Worlds
 
-SETTLE_SECONDS = 1.5  # from the first failure to the verdict: others fail meanwhile, and one may be the cause
-PEER_SECONDS = 5.0  # instead, if the first replica has lost a peer: the peer is the likelier cause, and may end late
-LATE_SECONDS = 1.0  # by which a replica starts late enough for others to fail for want of it
-LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main thread sees it only between waits
+SETTLE_SECONDS = 1.5  # from the first failure to the end of the attempt: the cause may be a replica that fails later
+PEER_SECONDS = 5.0  # instead of SETTLE_SECONDS if the first replica lost a peer, because the peer may exit later
+LATE_SECONDS = 1.0  # the delay of a replica's start that can make other replicas fail
+LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main thread handles it only between waits
 
 
 class Execution:
-    """One job in execution. `run` does everything; the other methods, for any thread, tell it what to do."""
+    """A running job. `run` does all the work, and any thread can call the other methods to control it."""
 
     def __init__(
         self,
@@ -53,25 +53,25 @@ class Execution:
         self._deadline = math.inf
         self._retries = 0
         self._preemptions = 0
-        self._starts = 0  # of replicas
+        self._starts = 0  # how many times a replica was started
         self._began = time.time()
         self._silence, self._worlds = Silence(), Worlds(job.addresses)
-        self._heard = time.monotonic()  # when a replica has printed a line or started, whether it still runs or not
-        self._faults = [*job.faults]  # that have not happened
-        self._step = 0  # the newest that a replica has printed
+        self._heard = time.monotonic()  # when any replica last started or printed a line
+        self._faults = [*job.faults]  # faults that haven't been simulated yet
+        self._step = 0  # the latest step that a replica has printed
 
     @property
     def statuses(self) -> tuple[Status, ...]:
         return tuple(state.status for state in self._states.values())
 
     def run(self) -> Outcome:
-        """Run the job to its end; returns when no process is left."""
+        """Run the job to its end, and return when no process is left."""
         private(self._job.logs)
         try:
             while (ending := self._run_attempt()) is Ending.STARTS_AGAIN:
                 self._stop_all()
             for fault in self._faults:
-                self._log(self._states[fault.replica].replica, f"fault: {fault}: the job ended before that")
+                self._log(self._states[fault.replica].replica, f"simulated fault: {fault}, but the job ended first")
             return self._outcome(ending)
         finally:
             self._stop_all()
@@ -80,22 +80,22 @@ class Execution:
         self._events.put(lambda: self._end(Ending.CANCELLED))
 
     def disturb(self, action: Action, name: str, number: float = 0) -> None:
-        """Do to a replica what happens to machines; after a preemption the whole job starts again."""
-        state = self._states[name]  # a KeyError is the caller's
+        """Simulate a fault in a replica. After a preemption, the whole job is restarted."""
+        state = self._states[name]  # a KeyError is an error of the caller
         self._events.put(lambda: self._disturb(state, action, number))
 
     def _disturb(self, state: ReplicaState, action: Action, number: float) -> None:
         state.disturb(action, self._policy.grace if action == "preempt" else number)
 
     def open_shell(self, name: str, terminal: str) -> bool:
-        """Start a shell at a terminal, in this replica; returns whether the replica runs."""
+        """Start a shell for a terminal in this replica, and return whether the replica is running."""
         process = self._states[name].process
         if process:
             process.open_shell(terminal)
         return process is not None
 
     def _run_attempt(self) -> Ending:
-        """Run all replicas from their start to the end of the attempt."""
+        """Run all replicas from the start to the end of the attempt."""
         attempt = self._attempt = Attempt()
         arrival = time.monotonic() + self._policy.provision
         for index, state in enumerate(self._states.values()):
@@ -110,7 +110,7 @@ class Execution:
         self._attempt.ending = ending
 
     def _wait(self) -> None:
-        """Wait until something happens or is due; then take in everything that has happened."""
+        """Wait until an event arrives or an action is due, and handle all events that have arrived."""
         attempt = self._attempt
         times = (state.next_time for state in self._states.values())
         next_time = min(attempt.settled, attempt.restart_at, self._deadline, self._worlds.due, *times)
@@ -126,7 +126,7 @@ class Execution:
             return
         if attempt.restart_at <= now:
             self._restart_all()
-        for ended in attempt.to_tell(now - SETTLE_SECONDS):  # else all replicas are ending, one by one
+        for ended in attempt.to_tell(now - SETTLE_SECONDS):  # otherwise all replicas may be about to exit
             self._log(ended.replica, str(ended))
         self._cause_faults(now)
         for state in states:
@@ -155,7 +155,7 @@ class Execution:
         state.due, state.postponed, state.began = math.inf, 0, min(state.began, self._heard)
 
     def _read(self, replica: Replica, line: str, severity: str) -> None:
-        """Show a line of a replica, in its own thread, and look for the step that a fault waits for."""
+        """Show a line of a replica, in that replica's thread, and look for a step at which a fault is due."""
         self._heard = time.monotonic()
         self._show(replica, line, severity)
         if self._faults and (step := step_of(line)):
@@ -165,17 +165,17 @@ class Execution:
         self._step = max(self._step, step)
 
     def _cause_faults(self, now: float) -> None:
-        """Let the faults happen whose moment has come, each once."""
+        """Simulate each fault that is due, once."""
         for fault in [*self._faults]:
             state = self._states[fault.replica]
             if state.is_due(fault, self._step, now):
                 self._faults.remove(fault)
                 self._disturb(state, fault.action, fault.number)
-                self._log(state.replica, f"fault: {fault}")
+                self._log(state.replica, f"simulated fault: {fault}")
 
     def _ended(self, process: Process, ended: Ended) -> None:
         state, attempt = self._states[ended.replica.name], self._attempt
-        if state.process is not process:  # this process was stopped, and another may run in its place
+        if state.process is not process:  # this process was stopped, and another process may have replaced it
             return
         process.close()
         preempted = state.preempted
@@ -195,10 +195,10 @@ class Execution:
             attempt.left.append(ended)
 
     def _failed(self, state: ReplicaState, ended: Ended) -> None:
-        """Restart the replica, or all of them, or let the attempt end."""
+        """Restart the replica, restart all replicas, or let the attempt end."""
         attempt = self._attempt
         preempted = [peer.replica.name for peer in self._states.values() if peer.preempted]
-        if preempted and not attempt.failures:  # the preemption may be the cause; the whole job starts again anyway
+        if preempted and not attempt.failures:  # the preemption may be the cause, and the whole job restarts anyway
             self._log(ended.replica, f"{ended} while {preempted[0]} was being preempted")
         elif not attempt.failures and self._policy.restarts_replica(ended, state.restarts):
             self._restart(state, ended)
@@ -208,12 +208,12 @@ class Execution:
 
     def _restart(self, state: ReplicaState, ended: Ended) -> None:
         state.restarts += 1
-        restart = "all replicas start again" if self._policy.together else "it starts again"
-        self._log(ended.replica, f"{ended}; {restart}, restart {state.restarts} of {self._policy.replica_restarts}")
+        restart = "Restarting all replicas" if self._policy.together else "Restarting this replica"
+        self._log(ended.replica, f"{ended}. {restart} (restart {state.restarts} of {self._policy.replica_restarts})")
         if not self._policy.together:
             self._attempt.returned[state.replica.name] = ended
             state.start_again()
-        elif ended.code == PEER_LOST:  # the peer may be about to tell why
+        elif ended.code == PEER_LOST:  # the lost peer may report its own error soon
             self._attempt.restart_at = min(self._attempt.restart_at, time.monotonic() + SETTLE_SECONDS)
         else:
             self._restart_all()
@@ -225,25 +225,25 @@ class Execution:
             state.start_again()
 
     def _preempted(self, ended: Ended) -> None:
-        """Start the whole job again, unless it was preempted too often."""
+        """Restart the whole job unless it was preempted too many times."""
         limit = self._policy.preemptions
         if self._preemptions >= limit:
             self._end(Ending.PREEMPTED)
         else:
             self._preemptions += 1
             count = f"{self._preemptions} of {limit}"
-            self._log(ended.replica, f"{ended.replica.name} was preempted; the job starts again, restart {count}")
+            self._log(ended.replica, f"{ended.replica.name} was preempted. Restarting the job (restart {count})")
             self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
-        """Let the attempt end soon; no replica starts any more."""
+        """Let the attempt end after this time, and don't start any more replicas."""
         self._attempt.settled = min(self._attempt.settled, time.monotonic() + seconds)
         self._attempt.restart_at = math.inf
         for state in self._states.values():
             state.due = math.inf
 
     def _conclude(self) -> None:
-        """End the attempt as a success or a failure; after a failure the job may start again."""
+        """End the attempt as a success or a failure. After a failure, the job may be retried."""
         attempt, limit = self._attempt, self._policy.job_retries
         if not attempt.failures:
             self._end(Ending.SUCCEEDED)
@@ -251,22 +251,22 @@ class Execution:
         cause = attempt.causes[0]
         user_error = self._policy.user_error(attempt.failures, cause)
         if user_error and limit:
-            self._log(user_error.replica, f"{user_error}, a user's error: the job ends without a retry")
+            self._log(user_error.replica, f"{user_error}, a permanent user error. The job isn't retried")
         if user_error or self._retries >= limit:
             self._end(Ending.FAILED)
         else:
             self._retries += 1
-            self._log(cause.replica, f"{cause}; the job starts again, retry {self._retries} of {limit}")
+            self._log(cause.replica, f"{cause}. Retrying the job (retry {self._retries} of {limit})")
             self._end(Ending.STARTS_AGAIN)
 
     def _look_for_silence(self, now: float) -> None:
-        """Say who may wait for whom when no replica has printed a line for long."""
+        """Log a description of all replicas if no replica has printed a line for a long time."""
         silent = now - self._heard if any(state.process for state in self._states.values()) else 0
         if sentence := self._silence.look(silent, self._numbers()):
             self._log(self._job.replicas[0], sentence)
 
     def _log(self, replica: Replica, line: str) -> None:
-        """Log a line about a replica behind the replica's own lines."""
+        """Add a line of the launcher to the log of a replica."""
         self._progress(line)
         with open_log(self._job.logs, replica) as log:
             tell(replica, line, log, self._show)
@@ -281,21 +281,21 @@ class Execution:
         return Outcome(failures, ending, restarts, self._retries, self._policy.timeout, notes)
 
     def _running(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the last lines of each replica that runs, but not of those that never end by themselves."""
-        served = any(state.replica.pool == REDUCERS for state in self._states.values())  # by parameter servers
+        """Yield the last lines of each running replica, without the replicas that never exit by themselves."""
+        served = any(state.replica.pool == REDUCERS for state in self._states.values())  # there are parameter servers
         for state in self._states.values():
             if state.process and not (served and state.replica.pool in (WORKERS, REDUCERS)):
                 yield state.replica.name, state.process.tail.lines
 
     def _absent(self) -> Iterator[Ended]:
-        """Yield the replicas that never started, for which others may have waited; not those due in a moment."""
+        """Yield the replicas that never started, unless they were about to start. Other replicas may wait for them."""
         for state in self._states.values():
             late = state.postponed + self._policy.stagger >= LATE_SECONDS
             if late and state.began == math.inf and state.replica.trains:
-                yield Ended(state.replica, 0, instead="has not started yet")
+                yield Ended(state.replica, 0, instead="hasn't started yet")
 
     def _files(self) -> tuple[str, ...]:
-        """Return what replicas have noted on their files, each sentence once."""
+        """Return the sentences about the replicas' files, each sentence once."""
         notes, isolated = list[str](), self._job.isolation
         with contextlib.suppress(FileNotFoundError):
             notes += (self._job.logs / NOTES).read_text(errors="replace").splitlines()
@@ -304,25 +304,25 @@ class Execution:
         return tuple(dict.fromkeys(filter(None, notes)))
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
-        """Yield the replicas that still run and are stopped, or named by those that lost a peer."""
+        """Yield the running replicas that are stopped or that a replica with a lost peer blames."""
         named, running = {name for ended in failures for name in ended.accused}, self._numbers()
         stuck = {name: does for ended in failures for name, does in events.stuck(ended.event).items()}
         stopped = {name for name, activity in activities(running).items() if activity.stopped}
         for state in self._states.values():
             name, process = state.replica.name, state.process
             if process and name in named | stopped:
-                does = f"still runs and has printed nothing for {time.monotonic() - process.heard:.0f} s"
-                does += "; it is stopped (SIGSTOP)" if name in stopped else ""
+                does = f"is still running but hasn't printed a line for {time.monotonic() - process.heard:.0f} s"
+                does += ". Its process is stopped (SIGSTOP)" if name in stopped else ""
                 yield Ended(state.replica, 0, time=process.heard, instead=stuck.get(name, does))
 
     def _numbers(self) -> dict[str, int]:
-        """Return the number of the first process of each running replica; none in containers, which the engine has."""
+        """Return the ID of each running replica's first process, or no IDs if the replicas run in containers."""
         if self._job.isolation.world == "container":
             return {}
         return {state.replica.name: state.process.number for state in self._states.values() if state.process}
 
     def _stop_all(self) -> None:
-        """Stop all replicas: SIGTERM, the grace time, SIGKILL. Another Ctrl-C skips the grace time."""
+        """Stop all replicas with SIGTERM and, after a grace period, SIGKILL. Another Ctrl-C skips the grace period."""
         running = [state.process for state in self._states.values() if state.process]
         try:
             for process in running:
@@ -341,6 +341,6 @@ class Execution:
 
 
 def run(job: PreparedJob, show: Show, phase: Callable[[Phase], None] = lambda phase: None) -> Outcome:
-    """Run a job to its end from the main thread, which Ctrl-C interrupts."""
+    """Run a job to its end. Call this function from the main thread, which Ctrl-C interrupts."""
     with signals_as_exceptions():
         return Execution(job, show, phase).run()

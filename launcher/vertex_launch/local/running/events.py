@@ -1,5 +1,6 @@
-"""Events: what a trainer tells the launcher, in fields of the JSON lines that it prints. launcher/docs/events.md has
-all fields. Nothing is read from the words of a message.
+"""Events that a trainer reports to the launcher, as fields of the JSON lines that it prints.
+
+The file launcher/docs/events.md lists all fields. The text of a message is never parsed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,25 +9,25 @@ from typing import Any, TypeGuard
 
 from vertex_launch.untrusted.printable import printable
 
-Fields = Mapping[str, Any]  # of one line
+Fields = Mapping[str, Any]  # the fields of one line
 
-MOST = 10**12  # steps
+MOST = 10**12  # the maximum number of steps
 GOES_ON = {"step", "saved", "resumed"}
-# What becomes of a replica, by the field of its last event.
+# Maps a field of a replica's last event to the way in which the replica ended.
 FATES = {
     "told_to_end": "saved the same step",
     "differs": "stopped at the same step",
     "stuck": "waited for it",
-    "lost_peer": "connection lost",
-    "absent": "connection lost",
+    "lost_peer": "lost a connection",
+    "absent": "lost a connection",
 }
 BLAMES = FATES.keys() - {"told_to_end"}  # the fields that name replicas as the cause
-LONGEST = 40  # characters of a metric
+LONGEST = 40  # the maximum number of characters of a metric
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Progress of a run: finished steps, of how many, and a metric such as `train loss 0.1234`, "" without one."""
+    """The progress of a run: finished steps, total steps, and a metric such as `train loss 0.1234`, or ""."""
 
     done: int
     total: int
@@ -34,20 +35,20 @@ class Steps:
 
 
 def steps(fields: Fields) -> Steps | None:
-    """Return how far a run is; None if the line doesn't say it."""
+    """Return the progress of a run, or None if the line doesn't contain it."""
     done, total, name = (fields.get(key) for key in ("step", "steps", "metric"))
     if not (_is_number(done) and _is_number(total) and 0 <= done <= MOST and 0 <= total <= MOST):
         return None
     name, value = str(name), fields.get(str(name))
-    shown = f"{value:.4g}" if _is_number(value) else value  # text for a NaN, which JSON lacks
+    shown = f"{value:.4g}" if _is_number(value) else value  # JSON has no NaN, so a NaN is text
     metric = f"{name.replace('/', ' ')} {shown}" if isinstance(shown, str) else ""
     return Steps(int(done), int(total), printable(metric[:LONGEST]))
 
 
 def last(before: Fields, fields: Fields) -> Fields:
-    """Return the last event that says why a replica ends: that of a line or, while it has not gone on, the one before.
+    """Return the last event that states why a replica ends, from this line or from an earlier line.
 
-    A line that says that the replica goes on takes back what was said before.
+    If this line reports progress, the earlier event doesn't count any more.
     """
     if FATES.keys() & fields.keys():
         return fields
@@ -61,11 +62,9 @@ def accused(event: Fields) -> Iterator[str]:
 
 
 def stuck(event: Fields) -> dict[str, str]:
-    """Return `is stuck in ...` by the name of the replica of which an event says where it hangs."""
+    """Return the name of the replica that hangs according to an event, mapped to `is stuck in ...`."""
     place = printable(str(event.get("place", "its program")))
-    return {
-        name: f"is stuck in {place}. The others wait for it" for name in [event.get("stuck")] if isinstance(name, str)
-    }
+    return {name: f"is stuck in {place}" for name in [event.get("stuck")] if isinstance(name, str)}
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

@@ -1,4 +1,4 @@
-"""Faults that a user orders to rehearse them, such as `workerpool1-0:kill@step=20`; each strikes once."""
+"""Simulated faults that a user requests, such as `workerpool1-0:kill@step=20`. Each fault occurs once."""
 
 import math
 import os
@@ -22,27 +22,27 @@ FORM = re.compile(
     rf"((?P<plain>kill|term|preempt|freeze|flip|truncate|(exit0|raise)(?=@))|(?P<counted>freeze|late|slow)=(?P<number>{NUMBER}))"
     rf"(@(step=(?P<step>\d+)|after=(?P<after>{NUMBER})s))?"
 )
-FORMS = "kill, term, preempt, freeze[=SECONDS], late=SECONDS, slow=TIMES, flip, truncate, with a moment exit0, raise"
+FORMS = "kill, term, preempt, freeze[=SECONDS], late=SECONDS, slow=TIMES, flip, truncate, exit0@MOMENT, raise@MOMENT"
 IMPOSSIBLE = {
-    "cut": "all replicas share this machine's network, so none can be cut off; freeze comes nearest",
-    "full": "all replicas share this machine's disk, so none can find it full; lay .vertex on a small disk",
+    "cut": "can't be simulated because all replicas share this machine's network; use freeze, the closest fault",
+    "full": "can't be simulated because all replicas share this machine's disk; put .vertex on a small disk",
 }
 SENTENCES: Mapping[Action, str] = {  # {} is the number
     "kill": "is killed",
-    "term": "gets SIGTERM",
+    "term": "receives SIGTERM",
     "preempt": "is preempted",
     "freeze": "is frozen",
     "late": "starts {:g} s late",
     "slow": "is {:g} times slower",
-    "flip": "has flipped bytes in its newest checkpoint",
-    "truncate": "has only half of a file in its newest checkpoint",
-    "exit0": "exits with 0",
+    "flip": "has flipped bytes in its latest checkpoint",
+    "truncate": "has a file cut in half in its latest checkpoint",
+    "exit0": "exits with code 0",
     "raise": "raises an exception",
 }
-IN_PYTHON: Mapping[Action, Signals] = {"exit0": SIGXCPU, "raise": SIGUSR2}  # as injected/sitecustomize.py has them
+IN_PYTHON: Mapping[Action, Signals] = {"exit0": SIGXCPU, "raise": SIGUSR2}  # the signals of injected/sitecustomize.py
 INJECTED = Path(__file__).with_name("injected")
 
-# `step 20/100`, `Step: 20`, `global_step=20`, and nothing within a path
+# Matches `step 20/100`, `Step: 20`, and `global_step=20`, but no part of a path.
 STEP = re.compile(r"(?<![a-z/@:.-])step\W{1,3}(\d+)", re.IGNORECASE)
 FLIPPED = 64  # bytes
 DAMAGES = ("flip", "truncate")
@@ -50,12 +50,12 @@ DAMAGES = ("flip", "truncate")
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: whose it is, what happens, and when; by default at the replica's first start."""
+    """One simulated fault: the replica, the action, and the moment, by default the replica's first start."""
 
     replica: str
     action: Action
-    number: float = math.inf  # seconds of freeze and late, times of slow
-    step: int = 0  # the first that some replica's line must have reached
+    number: float = math.inf  # seconds for freeze and late, a factor for slow
+    step: int = 0  # the step that the output of any replica must have reached
     after: float = 0  # seconds since the replica's first start
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Fault:
 
 
 def parsed(words: Iterable[str]) -> tuple[Fault, ...]:
-    """Return the faults of --fault; raises FaultError."""
+    """Return the faults of --fault. Raises FaultError if a fault isn't valid."""
     return tuple(map(_parsed, words))
 
 
@@ -77,37 +77,40 @@ def _parsed(word: str) -> Fault:
             match["replica"], cast(Action, action), number, int(match["step"] or 0), float(match["after"] or 0)
         )
     reason = IMPOSSIBLE.get(word.partition(":")[2].partition("@")[0])
-    cure = f"write such as workerpool1-0:kill@step=20 or workerpool1-0:kill@after=12s; there are {FORMS}"
-    raise FaultError(f'--fault "{word}": {reason or f"is no fault; {cure}"}')
+    cure = f"use a form such as workerpool1-0:kill@step=20 or workerpool1-0:kill@after=12s. The faults are {FORMS}"
+    raise FaultError(f'--fault "{word}": {reason or f"is an unknown fault; {cure}"}')
 
 
 def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tuple[Replica, ...]:
-    """Return the replicas of a job, ready for these faults; raises FaultError for one that it cannot have."""
+    """Return the replicas of a job, prepared for these faults.
+
+    Raises FaultError if a fault isn't possible in this job.
+    """
     ready = {replica.name: replica for replica in replicas}
     for fault in faults:
         if fault.replica not in ready:
-            raise FaultError(f"--fault: {fault.replica} does not run here; name one of {', '.join(ready)}")
+            raise FaultError(f"--fault: {fault.replica} doesn't run on this machine; use one of {', '.join(ready)}")
         if fault.action == "preempt" and job.strategy != "SPOT":
-            raise FaultError(f"--fault: {job.origin} does not use SPOT, so no machine is preempted; use kill")
+            raise FaultError(f"--fault: {job.origin} doesn't use SPOT, so no machine can be preempted; use kill")
         if fault.action in IN_PYTHON:
             ready[fault.replica] = _listening(ready[fault.replica])
     return tuple(ready.values())
 
 
 def _listening(replica: Replica) -> Replica:
-    """Return the replica with a Python that listens to the signals of IN_PYTHON."""
+    """Return the replica with a PYTHONPATH that makes Python handle the signals in IN_PYTHON."""
     path = filter(None, (str(INJECTED), replica.env.get("PYTHONPATH")))
     return replace(replica, env={**replica.env, "PYTHONPATH": os.pathsep.join(path)})
 
 
 def step_of(line: str) -> int:
-    """Return the step that a printed line names: the field `step` of JSON, or `step 20` in the text; 0 without one."""
+    """Return the step in a printed line, or 0: the field `step` of a JSON line, or text such as `step 20`."""
     step, match = payload(line).get("step"), STEP.search(message(line))
     return step if isinstance(step, int) else int(match[1]) if match else 0
 
 
 def newest_checkpoint(replica: Replica) -> Path | None:
-    """Return the largest file of the newest folder in AIP_CHECKPOINT_DIR; None while there is none."""
+    """Return the largest file of the newest folder in AIP_CHECKPOINT_DIR, or None if no file exists."""
     place = replica.env.get("AIP_CHECKPOINT_DIR", "").removeprefix("gs://")
     folders = Path(replica.env["GCS_MOUNT"], place).glob("*/") if place else ()
     newest = max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
@@ -116,7 +119,7 @@ def newest_checkpoint(replica: Replica) -> Path | None:
 
 
 def damage(file: Path, action: Action) -> None:
-    """Turn over all bits of some bytes in the middle of a file, or end it there."""
+    """Invert all bits of some bytes in the middle of a file, or truncate the file there."""
     with open(file, "r+b") as content:
         middle = content.seek(file.stat().st_size // 2)
         flipped = bytes(byte ^ 0xFF for byte in content.read(FLIPPED))

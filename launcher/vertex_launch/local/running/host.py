@@ -1,4 +1,4 @@
-"""GPUs and the image's environment, which this machine provides in place of the cloud."""
+"""The GPUs and the environment variables that this machine provides in place of a machine and image in the cloud."""
 
 import contextlib
 import functools
@@ -14,25 +14,26 @@ from pathlib import Path
 from vertex_launch.job.state_dir import StateDir, private
 from vertex_launch.untrusted.regular_file import locked_elsewhere, open_regular
 
-# The shell's variables that every replica gets: search paths, language, network, and this machine's GPUs and compiler.
+# The shell variables that every replica gets, for search paths, language, network, GPUs, and the compiler.
 INHERITED = frozenset(
     (
         *("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ"),
         *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
         *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GLOO_SOCKET_IFNAME", "CC", "CXX"),
-        *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # storage clients reach the local buckets
+        *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # lead storage clients to the local buckets
     )
 )
-# Without a GPU Accelerate, and so the Trainer of transformers, joins other processes only if it is told to use the CPU.
+# Without a GPU, Accelerate joins other processes only if this variable selects the CPU. The Trainer of transformers
+# uses Accelerate.
 CPU = {"ACCELERATE_USE_CPU": "true"}
-LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder: leads to what the user installed for the launcher
+LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder; adds the launcher's user packages to the search path
 
 
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
-    """Stand in for the image's environment: little of the shell, this Python first, and the job's home folder.
+    """Return variables that replace the image's environment, with this Python first on PATH.
 
-    Replicas do not get the user's home folder, where Google's clients, git and others would find credentials.
+    Replicas don't get the user's home folder, because Google's clients, git, and others would find credentials there.
     """
     home = private(state_dir.of_replicas(job_id))
     return {
@@ -47,34 +48,37 @@ def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: s
 
 
 def remove_home(state_dir: StateDir, job_id: str) -> None:
-    """Remove the home folder of an ended job, as its containers would be removed."""
+    """Remove the home folder of an ended job, because Vertex AI removes the containers of an ended job."""
     shutil.rmtree(state_dir.of_replicas(job_id), ignore_errors=True)
 
 
 def remove_left_homes(state_dir: StateDir) -> None:
-    """Remove the home folders of jobs whose launcher was killed. A launcher that lives has locked the job's journal."""
+    """Remove the home folders of jobs whose launcher was killed. A running launcher holds a lock on the journal."""
     for home in state_dir.of_replicas("").glob("*"):
-        # OSError: there is no journal, or the file system has no locks, so nobody can tell.
+        # OSError: the journal doesn't exist, or the file system doesn't support locks, so the state is unknown.
         with contextlib.suppress(OSError), open_regular(state_dir.journal(home.name)) as journal:
             if not locked_elsewhere(journal):
                 remove_home(state_dir, home.name)
 
 
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
-    """Return the variables of [env] and --pass-env: with their own value, or with the shell's if it has one."""
+    """Return the variables of [env] and --pass-env, with a fixed value or the shell's value if it is set."""
     shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
     return {name: value for name, value in named.items() if isinstance(value, str)} | shell
 
 
 def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list[str]:
-    """Return a sentence for each variable to pass that the shell lacks."""
+    """Return a sentence for each variable that replicas should get but that this shell doesn't set."""
     missing = [name for name, value in named.items() if value is True and name not in environ]
-    return [f"{name} is to be passed to replicas, and this shell does not have it; export it first" for name in missing]
+    return [f"{name} can't be passed to replicas: this shell doesn't set it; export it first" for name in missing]
 
 
 def _user_packages(base: Path) -> dict[str, str]:
-    """Return variables that send `pip install --user` below `base`; the user's own such packages stay importable."""
-    if not site.ENABLE_USER_SITE:  # as in a virtual environment
+    """Return variables that make `pip install --user` install into `base`.
+
+    The packages that the user installed in this way stay importable.
+    """
+    if not site.ENABLE_USER_SITE:  # such as in a virtual environment
         return {}
     path = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": str(base)})
     line = f"import site; site.addsitedir({site.getusersitepackages()!a})\n"
@@ -83,7 +87,7 @@ def _user_packages(base: Path) -> dict[str, str]:
 
 
 def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
-    """Return variables for each of `count` replicas: equal shares of the cores, and of the GPUs if all get one."""
+    """Return variables that give `count` replicas equal shares of the cores, and of the GPUs if there are enough."""
     threads = str(max((os.cpu_count() or 1) // count, 1))
     each = len(gpus) // count
     return [
@@ -94,7 +98,7 @@ def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """Return the indices of the NVIDIA GPUs that this shell may use."""
+    """Return the indices of the NVIDIA GPUs that this shell can use."""
     if "CUDA_VISIBLE_DEVICES" in environ:
         return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
     return _installed_gpus()
@@ -102,7 +106,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def _installed_gpus() -> list[str]:
-    """Return the indices of all GPUs; cached, as nvidia-smi takes up to a second."""
+    """Return the indices of all GPUs. The result is cached because nvidia-smi takes up to a second."""
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

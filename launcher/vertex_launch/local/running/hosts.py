@@ -1,4 +1,4 @@
-"""The machines that replicas take themselves for: host names, addresses and free ports, all of this machine."""
+"""Simulated machines of replicas: host names, IP addresses, and free ports, all on this machine."""
 
 import contextlib
 import functools
@@ -17,19 +17,19 @@ from vertex_launch.job.state_dir import private, private_file
 from vertex_launch.local.google import METADATA
 
 LOOPBACK, LOOPBACK_NETWORK = "127.0.0.1", "127.0.0.0/8"
-FIRST_OWN = IPv4Address("127.1.0.1")  # Linux answers at all of 127.0.0.0/8
-NETWORKS = 2**15  # of 256 addresses each, from there on
+FIRST_OWN = IPv4Address("127.1.0.1")  # on Linux, every address in 127.0.0.0/8 leads to this machine
+NETWORKS = 2**15  # the number of networks of 256 addresses each that start at FIRST_OWN
 SYSTEM_HOSTS = Path("/etc/hosts")
 HTTP_PROXIES = frozenset(("http_proxy", "https_proxy", "all_proxy"))
 
-LOWEST_PORT = 20_000  # Ray's workers take those from 10,002 to 19,999
+LOWEST_PORT = 20_000  # Ray's workers use the ports from 10,002 to 19,999
 DEFAULT_EPHEMERAL_PORT = 32_768
 PORTS_TRIED = 10_000
 
 
 @dataclass(frozen=True)
 class Host:
-    """One machine of a job, as the others see it; its port is the only one that CLUSTER_SPEC names."""
+    """One machine of a job as other machines see it. CLUSTER_SPEC lists only this port of the machine."""
 
     name: str
     ip: str
@@ -41,7 +41,7 @@ class Host:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variable that every container has; none where replicas have no names."""
+        """The variable HOSTNAME, which every container has, or no variable if replicas have no host names."""
         return {} if self.name == self.ip else {"HOSTNAME": self.name}
 
 
@@ -49,7 +49,7 @@ Hosts = Mapping[tuple[int, int], Host]  # by pool and index
 
 
 def of_job(job: Job, job_id: str, named: bool) -> Hosts:
-    """Return the host of each pool and index; without names they share one address, and have a port each.
+    """Return the host of each pool and index. Unnamed hosts share one IP address, and each host has its own port.
 
     A name has the service's form: cmle-training-workerpool0-7bf8fe24d6-0. Source: Vertex AI, "Distributed training".
     """
@@ -66,8 +66,9 @@ def of_job(job: Job, job_id: str, named: bool) -> Hosts:
 
 
 def write(file: Path, hosts: Iterable[Host], others: Mapping[str, str] = MappingProxyType({})) -> Path:
-    """Write what replicas see as /etc/hosts, this machine's with a line for each host and each other name's address;
-    returns the file.
+    """Write the /etc/hosts file of replicas, and return its path.
+
+    The file contains this machine's /etc/hosts and one line for each host and each other name.
     """
     own = f"{LOOPBACK} localhost"
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -80,7 +81,7 @@ def write(file: Path, hosts: Iterable[Host], others: Mapping[str, str] = Mapping
 
 
 def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str, str]:
-    """Return variables that keep connections between replicas off the shell's proxy; none if it has no proxy."""
+    """Return variables that exclude connections between replicas from the shell's proxy, if the shell sets one."""
     if not HTTP_PROXIES & {name.lower() for name in environ}:
         return {}
     exceptions = (environ.get("no_proxy") or environ.get("NO_PROXY", ""), "localhost", LOOPBACK, LOOPBACK_NETWORK)
@@ -89,30 +90,30 @@ def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return distinct loopback addresses, host:port, at which nobody listens now."""
+    """Return distinct loopback addresses in the form host:port on which no program listens now."""
     return [f"{LOOPBACK}:{port}" for port in free_ports(count)]
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports at which nobody listens now, at any address of this machine.
+    """Return distinct ports on which no program listens now, on any address of this machine.
 
-    A port is reused only after thousands of others, because a new job's replicas may not be listening yet.
+    A port is reused only after thousands of other ports, because a new job's replicas may not be listening yet.
     """
     ports: list[int] = []
     for port in itertools.islice(_ports(), PORTS_TRIED):
         if len(ports) == count:
             return ports
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("", port))  # some programs listen at their host's address, others at all
+            probe.bind(("", port))  # some programs listen on one address of the host, others on all addresses
             ports.append(port)
-    raise OSError(f"this machine has no {count} free ports from {LOWEST_PORT} on; end what uses them")
+    raise OSError(f"this machine has fewer than {count} free ports above {LOWEST_PORT}; stop programs that use ports")
 
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Yield ports for replicas, shuffled, in an endless cycle.
+    """Yield ports for replicas in an endless shuffled cycle.
 
-    The system gives none of them to an outgoing connection: a replica that restarts needs its own port again.
+    The system never uses these ports for outgoing connections, so a replica that restarts can use its port again.
     """
     return itertools.cycle(random.sample(range(LOWEST_PORT, first_ephemeral_port()), k=PORTS_TRIED))
 
@@ -120,6 +121,6 @@ def _ports() -> Iterator[int]:
 def first_ephemeral_port() -> int:
     """Return the lowest port of outgoing connections. Source: ip(7), ip_local_port_range."""
     first = DEFAULT_EPHEMERAL_PORT
-    with contextlib.suppress(OSError):  # only Linux has it
+    with contextlib.suppress(OSError):  # only Linux has this file
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    return max(first, LOWEST_PORT + PORTS_TRIED)  # some systems begin so low that nothing is left below
+    return max(first, LOWEST_PORT + PORTS_TRIED)  # some systems leave too few ports below this range

@@ -1,4 +1,4 @@
-"""The output of a replica: split into lines, read as Cloud Logging reads it, and its last lines kept."""
+"""Splits the output of a replica into lines, parses them in the way Cloud Logging does, and keeps the last lines."""
 
 import math
 import re
@@ -11,25 +11,25 @@ from vertex_launch.local.running import events
 from vertex_launch.untrusted import jsons
 
 LAST_LINES = 20
-LONGEST_LINE = 2**22  # bytes; a longer line is cut, or it would fill the memory
-ERROR_CHARACTERS = 2**14  # of errors that are kept: a traceback is longer than the last lines
+LONGEST_LINE = 2**22  # bytes; a longer line is split so that it doesn't fill the memory
+ERROR_CHARACTERS = 2**14  # the number of characters of errors to keep; a traceback is longer than the last lines
 
 TRACEBACK = "Traceback (most recent call last)"
-IGNORED = "Exception ignored"  # before the traceback of a destructor, as at the end of many programs that succeed
-EXCEPTION = re.compile(r"[a-zA-Z_][\w.]*(:|$)")  # a traceback's last line; those before are indented
+IGNORED = "Exception ignored"  # precedes a destructor's traceback, which many successful programs print at exit
+EXCEPTION = re.compile(r"[a-zA-Z_][\w.]*(:|$)")  # the last line of a traceback; the lines before it are indented
 
 # Source: Cloud Logging API v2, LogSeverity.
 ERRORS = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
 class Splitter:
-    """Splits the bytes of one stream into lines."""
+    """A splitter that turns the bytes of one stream into lines."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """The lines that `data` completes; empty data means the end of the stream and yields the rest."""
+        """Yield the lines that `data` completes. Empty data means the end of the stream and yields the rest."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         while len(self._rest) >= LONGEST_LINE or (self._rest and not data):
             whole.append(self._rest[:LONGEST_LINE])
@@ -39,19 +39,19 @@ class Splitter:
 
 
 class Tail:
-    """Keeps the last lines of a replica, the messages of its last errors, and its last event; thread-safe."""
+    """A thread-safe record of a replica's last lines, the messages of its last errors, and its last event."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
         self._errors: deque[str] = deque()
         self._characters = 0
-        self._before: str | None = None  # what is in front of each line of a traceback that is being printed
-        self.raised = ""  # the exception of the last traceback
-        self.event: events.Fields = {}  # the last that says why it ends
+        self._before: str | None = None  # the prefix of each line of an unfinished traceback
+        self.raised = ""  # the exception in the last traceback
+        self.event: events.Fields = {}  # the last event that states why the replica ends
 
     def add(self, line: str, severity: str) -> None:
-        """Add a line; `severity` is that of plain lines of its stream."""
+        """Add a line. `severity` is the severity of plain lines in the stream."""
         with self._lock:
             fields = payload(line)
             text = _text(fields, line)
@@ -60,7 +60,7 @@ class Tail:
                 self._look_for_exception(part)
             self._lines.append(line)
             if str(fields.get("severity", severity)).upper() in ERRORS:
-                # A progress bar draws over itself: keep its last state.
+                # A progress bar overwrites itself, so keep only its last state.
                 error = text.rpartition("\r")[2][:ERROR_CHARACTERS]
                 self._errors.append(error)
                 self._characters += len(error) + 1
@@ -86,9 +86,9 @@ class Tail:
 
 
 def payload(line: str) -> dict[str, Any]:
-    """A printed line as Cloud Logging reads it: the fields of a JSON object, or the line as a message."""
+    """Return a printed line as Cloud Logging parses it: the fields of a JSON object, or the line as a message."""
     try:
-        # An answer in JSON can hold neither NaN nor 1e999.
+        # NaN and 1e999 stay text because a JSON response can't contain them.
         parsed = jsons.loads(line, parse_constant=str, parse_float=_finite) if line.startswith("{") else None
     except ValueError:
         parsed = None
@@ -96,7 +96,7 @@ def payload(line: str) -> dict[str, Any]:
 
 
 def message(line: str) -> str:
-    """The text of a printed line: a JSON object's message, or the line itself."""
+    """Return the text of a printed line: the message of a JSON object, or the line itself."""
     return _text(payload(line), line)
 
 

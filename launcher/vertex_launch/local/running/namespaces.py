@@ -1,4 +1,4 @@
-"""Isolation of a replica, as a container would have it, as far as this machine can."""
+"""Isolates a replica as a container does, as far as this machine supports isolation."""
 
 import contextlib
 import functools
@@ -13,29 +13,29 @@ from pathlib import Path
 from vertex_launch.local.running import hosts
 
 SHIM = Path(__file__).with_name("shim")
-PYTHON = (sys.executable, "-I", "-S")  # without the launcher's packages, and fast
-ENVIRONMENT = [sys.prefix] if sys.prefix != sys.base_prefix else []  # compiled modules in it are to stay
+PYTHON = (sys.executable, "-I", "-S")  # starts fast because it skips the launcher's packages
+ENVIRONMENT = [sys.prefix] if sys.prefix != sys.base_prefix else []  # shared so that compiled modules persist
 PROBE_SECONDS = 10
-GCS, BUCKETS = "/gcs", "gcs"  # where a replica sees the buckets, and their folder in the launcher's
-# A probe succeeds where a replica's own name leads to an address: some systems never read /etc/hosts.
+GCS, BUCKETS = "/gcs", "gcs"  # the mount point of the buckets, and their folder in the launcher's folder
+# A probe succeeds if a replica's own host name resolves to an address. Some systems never read /etc/hosts.
 PROBE = (*PYTHON, "-c", "import os, socket; socket.gethostbyname(os.environ['HOSTNAME'])")
 PROBED = hosts.Host("vertex-probe", hosts.LOOPBACK, 0)
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """The work of the shim before it starts a command."""
+    """The isolation that the shim sets up before it starts a command."""
 
-    world: str = "none"  # or a PID namespace, made as "root" or "user"; or a "container", made by the command itself
-    state: Path | None = None  # the launcher's folder, with the buckets; without it, a command's files are not its own
-    mounts: bool = False  # whether a replica can see the buckets as /gcs, and other folders
-    hosts: Path | None = None  # the file that a replica sees as /etc/hosts; its own name is HOSTNAME
-    folders: Mapping[int, Mapping[str, Path]] = field(default_factory=dict)  # pool -> place -> what is there
-    layered: bool = False  # whatever a replica writes is its own, as in a container's layer
-    large: frozenset[int] = frozenset()  # pools with machines on which gcsfuse renames folders
+    world: str = "none"  # or "root" or "user" for a PID namespace, or "container" if the command makes a container
+    state: Path | None = None  # the launcher's folder with the buckets; if None, files aren't isolated
+    mounts: bool = False  # whether the buckets at /gcs and other folders can be mounted
+    hosts: Path | None = None  # the file to mount at /etc/hosts; HOSTNAME then sets the host name
+    folders: Mapping[int, Mapping[str, Path]] = field(default_factory=dict)  # pool -> mount point -> folder
+    layered: bool = False  # whether all files that a replica writes are private, as in a container layer
+    large: frozenset[int] = frozenset()  # the pools with machines on which gcsfuse renames folders
 
     def command(self, command: Sequence[str], pool: int = 0, notes: Path | None = None) -> list[str]:
-        """Return the command line that runs a command of a pool in isolation, and adds notes on the job to a file."""
+        """Return the command line that runs a pool's command in isolation and adds notes on the job to a file."""
         order: dict[str, object] = {"world": self.world}
         if self.state:
             folders = {GCS: self.state / BUCKETS, **self.folders.get(pool, {})} if self.mounts else {}
@@ -47,9 +47,12 @@ class Isolation:
 
 @functools.cache
 def isolation(buckets: Path | None = None) -> Isolation:
-    """Return the best isolation that works in a trial: all for root, most for other users of Linux, none on macOS."""
+    """Return the best isolation that a probe can use.
+
+    For root on Linux this is complete isolation, for other users most of it, and on macOS none.
+    """
     names = None
-    with contextlib.suppress(OSError):  # a trial shows whether that worked
+    with contextlib.suppress(OSError):  # the probe shows whether this worked
         if buckets:
             buckets.mkdir(parents=True, exist_ok=True)
             names = hosts.write(buckets.with_name("hosts"), [PROBED])
@@ -58,7 +61,7 @@ def isolation(buckets: Path | None = None) -> Isolation:
 
 
 def _candidates(state: Path | None, names: Path | None) -> Iterator[Isolation]:
-    """Yield isolations, the best first."""
+    """Yield possible isolations from the best to the worst."""
     kinds = ((True, names, True), (True, names, False), (True, None, False)) if state else ()
     for mounts, file, layered in (*kinds, (False, None, False)):
         for world in ("root", "user"):
@@ -66,7 +69,7 @@ def _candidates(state: Path | None, names: Path | None) -> Iterator[Isolation]:
 
 
 def _works(tried: Isolation) -> bool:
-    """Whether a probe succeeds in this isolation; the shim needs an open standard input meanwhile."""
+    """Return whether a probe succeeds in this isolation. The shim requires an open standard input."""
     name = PROBED.name if tried.hosts else "localhost"
     quiet = subprocess.DEVNULL
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):

@@ -1,7 +1,8 @@
-"""Virtual environments for jobs that install packages: no other job, nor the launcher, sees what a job installs.
+"""Virtual environments for jobs that install packages, so that other jobs and the launcher never see the packages.
 
-They stand in front of the launcher's environment, whose packages count as installed. A job gets them if it has a
-pythonPackageSpec, or pip in a command; nothing that its pip does reaches the launcher or the user's ~/.local.
+The environments come before the launcher's environment on the search path, and the launcher's packages count as
+installed. A job gets environments if it has a pythonPackageSpec or runs pip in a command. The job's pip never changes
+the launcher or the user's ~/.local.
 """
 
 import os
@@ -28,45 +29,48 @@ from vertex_launch.local.running.namespaces import Isolation
 PIP = re.compile(r"\bpip3?\b")
 PIP_ERROR = re.compile(r"^\s*(?:ERROR: |\u00d7 )(.+)$", re.MULTILINE)
 PIP_SCRIPT = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
-PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # with PIP_*: pip's indexes and their passwords
-NEVER = threading.Event()  # is never set
+PIPS_OWN = ("HOME", "NETRC", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS")  # with PIP_*: the indexes and their passwords
+NEVER = threading.Event()  # an event that is never set
 POLL_SECONDS = 0.05
 PIP_SECONDS = 900.0  # for one installation; a large dependency may have to be downloaded
 
-# pip 25 prints the name of the exception, pip 26 that of the error.
+# pip 25 prints the name of the exception, and pip 26 prints the name of the error.
 NO_BACKEND = re.compile("BackendUnavailable|backend-unavailable")
 
-# pip inverts this variable: a false value of NO_BUILD_ISOLATION turns isolation off (pip 23.2 to 26.3).
+# pip 23.2 to 26.3 inverts this variable: a false value of NO_BUILD_ISOLATION turns isolation off.
 ISOLATED, NOT_ISOLATED = {"PIP_NO_BUILD_ISOLATION": "1"}, {"PIP_NO_BUILD_ISOLATION": "0"}
 
 Variables = Mapping[str, str]
 
 
 def folders(environment: Path) -> tuple[Path, ...]:
-    """Return where an environment has packages, in the order of the search; `pip install --user` goes to the last."""
+    """Return the package folders of an environment in search order. `pip install --user` uses the last folder."""
     own = sysconfig.get_path("purelib", "venv", {"base": str(environment)})
     user = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": f"{environment}/user"})
     return Path(own), Path(user)
 
 
 def variables(environment: Path, env: Variables) -> dict[str, str]:
-    """Return the variables `env` of a process, changed so that it finds this environment first."""
+    """Return the variables `env` of a process, changed so that the process searches this environment first."""
     return {
         **env,
         **(NOT_ISOLATED if _builds_wheels() else {}),
         "PATH": _before(env.get("PATH"), [environment / "bin"]),
-        # Scripts of the launcher's environment, such as tensorboard, start the launcher's Python.
+        # Scripts in the launcher's environment, such as tensorboard, start the launcher's Python.
         "PYTHONPATH": _before(env.get("PYTHONPATH"), folders(environment)),
         "PYTHONUSERBASE": f"{environment}/user",
         "VIRTUAL_ENV": str(environment),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_CACHE_DIR": "1",  # else pip reuses the wheel of a package that was uploaded again under its name
+        "PIP_NO_CACHE_DIR": "1",  # otherwise pip reuses an old wheel of a package that was uploaded again
     }
 
 
 def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
-    """Make an environment in front of these packages and the launcher's; milliseconds, because files are linked."""
-    # Without the system's packages, `pip install --user` refuses; they come last.
+    """Create an environment that comes before these packages and the launcher's packages on the search path.
+
+    This takes only milliseconds because the files are linked.
+    """
+    # `pip install --user` works only in an environment with the system's packages, which come last.
     builder = venv.EnvBuilder(system_site_packages=True, symlinks=True, with_pip=not util.find_spec("pip"))
     builder.create(environment)
     launchers = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
@@ -82,9 +86,9 @@ def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
 def install(
     place: str, files: Sequence[Path], environment: Path, env: Variables, log: Path, stopping: threading.Event
 ) -> None:
-    """Install packages and their missing dependencies; pip's output goes to the file `log`.
+    """Install packages and their missing dependencies, and append the output of pip to the file `log`.
 
-    Raises FaultError, which begins with the `place` in the job, with pip's last error, or because pip was stopped.
+    Raises FaultError if pip fails, was stopped, or takes too long. The message begins with the `place` in the job.
     """
     found = variables(environment, env)
     command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
@@ -94,13 +98,13 @@ def install(
             code = _run(place, command, found | more, output, stopping)
             output.seek(start)
             text = output.read().decode("utf-8", "replace")
-            if not NO_BACKEND.search(text):  # else pip can fetch the build system that the package names
+            if not NO_BACKEND.search(text):  # otherwise pip can download the build system that the package requires
                 break
     if code:
-        reason = (PIP_ERROR.findall(text) or text.splitlines() or ["it said nothing"])[-1].rstrip(".")
+        reason = (PIP_ERROR.findall(text) or text.splitlines() or ["pip printed no output"])[-1].rstrip(".")
         names = ", ".join(file.name for file in files)
-        cure = f"mend the package, all that pip said is in {log}"
-        raise FaultError(f"{place}: pip cannot install {names}: {reason}; {cure}")
+        cure = f"fix the package. For the full output of pip, see {log}"
+        raise FaultError(f"{place}: pip can't install {names}: {reason}; {cure}")
 
 
 def prepared(
@@ -111,17 +115,18 @@ def prepared(
     environ: Variables,
     stopping: threading.Event = NEVER,
 ) -> list[Replica]:
-    """Return the replicas; each that installs packages gets its own environment, with the job's packages in it.
+    """Return the replicas, and give each replica that installs packages its own environment with the job's packages.
 
-    The environments and pip.log go to `folder`, and pip has the shell's settings, from `environ`, for packageUris.
-    Raises FaultError: a package is not in its bucket, pip refuses it, or nobody wants the job: `stopping` is set.
+    The environments and pip.log are in `folder`. To install packageUris, pip gets the shell's settings from `environ`.
+    Raises FaultError if a package isn't in its bucket, pip can't install a package, or `stopping` is set because the
+    job isn't needed any more.
     """
     folder = folder.absolute()
     of_pip = {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
     fetched = _fetched(job, buckets)
     if fetched:
         private(folder)
-    shared: dict[tuple[Path, ...], Path] = {}  # environments by the packages in them
+    shared: dict[tuple[Path, ...], Path] = {}  # packages -> environment
     ready = []
     for replica in everyone:
         if replica.pool in fetched:
@@ -131,7 +136,7 @@ def prepared(
                 if files:
                     place = f"{job.origin}: workerPoolSpecs[{replica.pool}].pythonPackageSpec"
                     install(place, files, shared[files], {**replica.env, **of_pip}, folder / "pip.log", stopping)
-            # One environment for each replica: several may call pip at the same time.
+            # Each replica has its own environment because several replicas may call pip at the same time.
             own = create(folder / "environments" / replica.name, folders(shared[files]))
             replica = replace(replica, env=variables(own, variables(shared[files], replica.env)))
         ready.append(replica)
@@ -145,7 +150,10 @@ def _installs(pool: Pool) -> bool:
 
 
 def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
-    """Return the package files of each pool that installs packages; one FaultError names all missing files."""
+    """Return the package files of each pool that installs packages.
+
+    Raises FaultError with all missing files if a file isn't in its bucket.
+    """
     faults = []
     fetched: dict[int, tuple[Path, ...]] = {}
     for pool in filter(_installs, job.pools):
@@ -156,7 +164,7 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
                 fetched[pool.index] += (file,)
             else:
                 place = pool.at("pythonPackageSpec", f"packageUris[{i}]")
-                faults.append(Finding(place, f"{address} is not in the local buckets", "upload it first"))
+                faults.append(Finding(place, f"{address} isn't in the local buckets", "upload it first"))
     if faults:
         raise FaultError(*faults, file=job.origin)
     return fetched
@@ -165,23 +173,23 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
 def _run(
     place: str, command: tuple[str, ...], variables: Variables, output: IO[bytes], stopping: threading.Event
 ) -> int:
-    """Run pip; returns its exit code. pip and its children end with the launcher, or once `stopping` is set."""
+    """Run pip and return its exit code. pip and its child processes end with the launcher or if `stopping` is set."""
     shim = Isolation().command(command)
     deadline = time.monotonic() + PIP_SECONDS
     with subprocess.Popen(
         shim, env=dict(variables), stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
-    ) as pip:  # at the end of this block its standard input is closed, and the shim kills everything
+    ) as pip:  # the end of this block closes standard input, and the shim then kills all processes
         while pip.poll() is None:
             if stopping.wait(POLL_SECONDS):
-                raise FaultError(f"{place}: pip was stopped; nobody waits for the job any more")
+                raise FaultError(f"{place}: pip was stopped because the job isn't needed any more")
             if time.monotonic() > deadline:
-                fault = f"pip has not ended after {PIP_SECONDS:g} s; is the package index reachable?"
+                fault = f"pip is still running after {PIP_SECONDS:g} s; check that the package index is reachable"
                 raise FaultError(f"{place}: {fault}")
         return pip.returncode
 
 
 def _builds_wheels() -> bool:
-    """Whether setuptools can build wheels offline: from 70.1 on by itself, before that with the package wheel."""
+    """Return whether setuptools can build wheels offline. Versions before 70.1 require the package wheel."""
     try:
         version = metadata.version("setuptools")
     except metadata.PackageNotFoundError:
@@ -190,5 +198,5 @@ def _builds_wheels() -> bool:
 
 
 def _before(path: str | None, folders: Sequence[Path]) -> str:
-    """Return a search path with these folders first; an empty part would mean the current folder."""
+    """Return a search path with these folders first and no empty part, which would mean the current folder."""
     return os.pathsep.join([*map(str, folders), *([path] if path else [])])

@@ -1,7 +1,7 @@
-"""Turns a job into replicas that can start on this machine; the command line and the service both use it.
+"""Prepares a job's replicas to start on this machine, for both the command line and the service.
 
-A variable of a replica comes from the service, else from the job, else from [env] and --pass-env, else from this
-machine.
+If several sources set a replica's variable, the order of precedence is: the service, the job, [env] and --pass-env,
+this machine.
 """
 
 import re
@@ -21,7 +21,7 @@ from vertex_launch.local.running.namespaces import Isolation, isolation
 from vertex_launch.local.running.restart_policy import Policy
 from vertex_launch.settings import for_local
 
-# Ports at which the SDK's profiler of a job with a TensorBoard listens; replicas of one machine cannot share them.
+# The ports on which the SDK's profiler listens in a job with a TensorBoard. Replicas on one machine can't share ports.
 PROFILER_PORTS = ("AIP_HTTP_HANDLER_PORT", "AIP_TF_PROFILER_PORT")
 # Machines on which gcsfuse renames folders. Source: GoogleCloudPlatform/gcsfuse, cfg/params.yaml, August 2026
 LARGE = re.compile(r"a2-megagpu-16g|a2-ultragpu-8g|a3-\w+-8g|a4.*|ct[56].*|tpu7x.*")
@@ -32,34 +32,34 @@ class Extras:
     """Additions of a tuning trial or a training pipeline to its job."""
 
     env: Mapping[str, str] = field(default_factory=dict)
-    trial: str = ""  # its id
+    trial: str = ""  # the ID of the trial
 
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """All that the engine needs of a job."""
+    """A job in the form that the engine requires."""
 
     replicas: tuple[Replica, ...]
-    logs: Path  # the folder of one file a replica
+    logs: Path  # the folder with one log file for each replica
     policy: Policy = field(default_factory=Policy)
     isolation: Isolation = field(default_factory=isolation)
     faults: Sequence[Fault] = ()
-    addresses: Mapping[str, str] = field(default_factory=dict)  # name of each replica that trains -> its IP address
+    addresses: Mapping[str, str] = field(default_factory=dict)  # name of each training replica -> IP address
 
 
 def size(job: Job) -> int:
-    """Replicas that start here; reducers exist in Google's image alone."""
+    """Return the number of replicas that start on this machine. Reducers exist only in Google's image."""
     return sum(pool.replica_count for pool in job.pools if not pool.reduces)
 
 
 def prepare(
     job: Job, job_id: str, context: Context, extras: Extras | None = None, stopping: Event = packages.NEVER
 ) -> PreparedJob:
-    """Give a job's replicas hosts, their share of the machine, environments, folders and installed packages.
+    """Give a job's replicas hosts, their share of the machine, variables, folders, and installed packages.
 
-    Reducers get a host, and nothing else. `stopping` is set when nobody wants the job any more. Raises FaultError
-    where only the image knows what a pool runs, a fault is ordered for no replica, or an image, the output folder's
-    bucket, an NFS mount or a package cannot be had.
+    Reducers get only a host. `stopping` is set when the job isn't needed any more. Raises FaultError if only the image
+    defines the command of a pool, or if a simulated fault is for an unknown replica. Raises FaultError if an image, the
+    output folder's bucket, an NFS mount, or a package isn't available.
     """
     state_dir = context.state_dir
     logs, policy = state_dir.logs(job_id), restart_policy.policy(job, context.options)
@@ -73,7 +73,7 @@ def prepare(
         return PreparedJob(tuple(contained), logs, policy, isolated)
     nfs.require_mounts(job, isolated)
     if isolated.hosts:
-        # Clients that go past the proxy find nobody at Google's names, but the metadata server, which has no proxy.
+        # Google's host names lead clients that bypass the proxy to a closed port. The metadata server needs no proxy.
         away = dict.fromkeys(google.names(for_local(context.settings).region), hosts.LOOPBACK) if context.wire else {}
         away |= dict.fromkeys(google.METADATA, context.metadata) if context.metadata else {}
         isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), away))
@@ -85,7 +85,7 @@ def prepare(
 
 
 def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: hosts.Hosts) -> list[Replica]:
-    """Return the replicas that start here, with their whole environment."""
+    """Return the replicas that start on this machine, with all their variables."""
     state_dir, environ, settings = context.state_dir, context.environ, context.settings
     if client := context.options.containers:
         containers.require_images(job, client)

@@ -1,4 +1,4 @@
-"""One started replica: its process, its log file, and the threads that follow both."""
+"""The process of a started replica, its log file, and the threads that read its output and wait for its end."""
 
 import contextlib
 import errno
@@ -20,27 +20,27 @@ from vertex_launch.local.running.ended import Ended
 from vertex_launch.local.running.lines import Splitter, Tail
 from vertex_launch.local.running.namespaces import Isolation
 
-SHIM_SECONDS = 3  # for the shim to end everything, once its standard input is closed
-READ_SECONDS = 10  # without a line, after which no more are waited for
-DRAIN_SECONDS = 600  # to take in the last lines at most: what detached processes print may never end
-NOTES = "notes"  # in the folder of the logs: sentences on the job, a line each
-CHUNK = 2**16  # bytes of a stream to read at once
+SHIM_SECONDS = 3  # how long the shim may take to kill all processes after its standard input was closed
+READ_SECONDS = 10  # after an exit, how long to wait for another line
+DRAIN_SECONDS = 600  # after an exit, how long to read lines in total; detached processes may print without end
+NOTES = "notes"  # a file in the log folder with sentences on the job, one for each line
+CHUNK = 2**16  # how many bytes of a stream to read at a time
 
-# The severities that Cloud Logging gives to plain lines. Source: Vertex AI, as users of `stream-logs` see it
-# (github.com/GoogleCloudPlatform/vertex-ai-samples, issue 242).
+# The severities that Cloud Logging gives to plain lines. Source: output of `stream-logs` in
+# github.com/GoogleCloudPlatform/vertex-ai-samples, issue 242.
 STDOUT, STDERR = "INFO", "ERROR"
 
-Show = Callable[[Replica, str, str], None]  # a line, and the severity of plain lines of its stream
-Report = Callable[["Process", Ended], None]  # how a process ended
+Show = Callable[[Replica, str, str], None]  # arguments: replica, line, severity of plain lines in its stream
+Report = Callable[["Process", Ended], None]  # arguments: the process and its end
 
 
 def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
-    """The replica's log file, open at its end."""
+    """Open the replica's log file to append lines."""
     return io.FileIO(logs / f"{replica.name}.log", "ab", opener=private_file)
 
 
 def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: str = STDOUT) -> None:
-    """Log a line and show it; whatever fails, as on a full disk or behind `| head`, the caller reads on."""
+    """Log a line and show it. Errors, such as a full disk or a closed pipe, never stop the caller."""
     with contextlib.suppress(OSError):
         log.write(f"{line}\n".encode())
     with contextlib.suppress(Exception, SystemExit):
@@ -48,13 +48,16 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 
 
 class Process:
-    """A started replica; `report` is called once, from another thread. Raises FaultError if the system refuses it."""
+    """The process of a started replica.
+
+    When the process ends, another thread calls `report` once. Raises FaultError if the system can't start the process.
+    """
 
     def __init__(self, replica: Replica, logs: Path, show: Show, isolation: Isolation, report: Report) -> None:
         self._replica = replica
         self._show = show
         self.tail = Tail()
-        self.heard = time.monotonic()  # when the last line was shown, or this began
+        self.heard = time.monotonic()  # when the process started or its last line was shown
         log = open_log(logs, replica)
         try:
             self._process = subprocess.Popen(
@@ -66,14 +69,14 @@ class Process:
                 start_new_session=True,
                 bufsize=0,
             )
-        except (OSError, ValueError) as error:  # a NUL, or more than 128 KiB in one argument
+        except (OSError, ValueError) as error:  # such as a NUL, or an argument of more than 128 KiB
             log.close()
             reason = error.strerror if isinstance(error, OSError) else error
-            cure = "write long values to a file in a bucket; there may be no NUL, and no = in a variable's name"
+            cure = "write long values to a file in a bucket, and remove NUL characters and = in names of variables"
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
                 cure = "run fewer replicas at the same time, or raise this system's limits (ulimit -a)"
-            raise FaultError(f"{replica.name}: this system cannot start it: {reason}; {cure}") from None
-        self.number = self._process.pid  # of its first process
+            raise FaultError(f"{replica.name}: this system can't start the replica: {reason}; {cure}") from None
+        self.number = self._process.pid  # the ID of the first process
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
         self._orders, *output = (cast(IO[bytes], stream) for stream in streams)
         self._reader = threading.Thread(target=self._read, args=(log, *output), daemon=True)
@@ -82,23 +85,23 @@ class Process:
         self._waiter.start()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """SIGTERM and SIGKILL are for the command alone, as for process 1 of a container; others for all processes."""
+        """Send SIGTERM or SIGKILL to the command alone, as to process 1 of a container, and other signals to all."""
         self._order(bytes([number]))
 
     def open_shell(self, terminal: str) -> None:
-        """Start a shell at a terminal, with what the replica sees; it ends with the replica."""
+        """Start a shell for a terminal in the replica's environment. The shell ends with the replica."""
         self._order(b"\0%s\n" % os.fsencode(terminal))
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, at most this long."""
+        """Wait at most this long for the process to end."""
         self._waiter.join(timeout=seconds)
 
     def let_go(self) -> None:
-        """Close the shim's standard input: the shim then kills everything, which takes a moment."""
+        """Close the shim's standard input, so that the shim kills all processes a moment later."""
         self._orders.close()
 
     def close(self) -> None:
-        """Kill all remaining processes: by the shim, which finds detached ones; directly, if it takes too long."""
+        """Make the shim kill all remaining processes, even if detached. If this takes too long, kill them directly."""
         self.let_go()
         self._waiter.join(timeout=SHIM_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -106,12 +109,12 @@ class Process:
         self._waiter.join()
 
     def _order(self, order: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the process has just ended, or is closed
+        with contextlib.suppress(OSError, ValueError):  # the process has just ended or was closed
             self._orders.write(order)
 
     def _read(self, log: io.RawIOBase, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         """Log and show every line of both streams, in the order of arrival."""
-        # The default selector would take a file descriptor for each replica.
+        # The default selector would use another file descriptor for each replica.
         with log, stdout, stderr, selectors.PollSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ, (Splitter(), STDOUT))
             selector.register(stderr, selectors.EVENT_READ, (Splitter(), STDERR))
@@ -133,7 +136,7 @@ class Process:
         report(self, Ended(self._replica, code, tail.lines, tail.errors, now, raised=tail.raised, event=tail.event))
 
     def _drain(self, ended: float) -> None:
-        """Wait for the last lines as long as they come, however slow the terminal is."""
+        """Wait for the last lines while lines arrive, even if the terminal is slow."""
         while self._reader.is_alive() and time.monotonic() < ended + DRAIN_SECONDS:
             patience = max(ended, self.heard) + READ_SECONDS - time.monotonic()
             if patience <= 0:

@@ -1,4 +1,4 @@
-"""The state of one replica through all its starts."""
+"""The state of one replica across all its starts."""
 
 import math
 import time
@@ -10,34 +10,34 @@ from vertex_launch.local.running import connections, faults
 from vertex_launch.local.running.faults import Action, Fault
 from vertex_launch.local.running.process import Process
 
-SLICE = 0.1  # seconds for which a slow replica runs at a time
+SLICE = 0.1  # how many seconds a slow replica runs at a time
 
 
 @dataclass(frozen=True)
 class Status:
-    """A replica's state, as others see it."""
+    """The public state of a replica."""
 
     name: str
     state: str  # waiting, running, frozen or ended
     restarts: int
-    code: int | None = None  # of its last exit
+    code: int | None = None  # the last exit code
 
 
 @dataclass(eq=False)
 class ReplicaState:
-    """A replica's state, for the thread that runs the job alone; times are time.monotonic's."""
+    """The state of a replica for the thread that runs the job. All times are from time.monotonic."""
 
     replica: Replica
-    due: float = 0  # when to start; infinity is never
-    postponed: float = 0  # seconds by which its next start is delayed
+    due: float = 0  # when to start the replica; infinity means never
+    postponed: float = 0  # the delay of the next start in seconds
     process: Process | None = None
-    restarts: int = 0  # in this attempt of the job
+    restarts: int = 0  # restarts in this attempt of the job
     total_restarts: int = 0
     code: int | None = None
-    began: float = math.inf  # when it first started
+    began: float = math.inf  # when the replica first started
     preempted: bool = False
-    slow: float = 1  # times that everything takes
-    planned: dict[Signals, float] = field(default_factory=dict)  # when its process gets which signal
+    slow: float = 1  # the factor by which the replica is slower
+    planned: dict[Signals, float] = field(default_factory=dict)  # signal -> when the process gets this signal
 
     @property
     def start_at(self) -> float:
@@ -49,7 +49,7 @@ class ReplicaState:
 
     @property
     def next_time(self) -> float:
-        """The time of the next act."""
+        """The time of the next action."""
         return min((self.start_at, *self.planned.values()))
 
     @property
@@ -64,12 +64,12 @@ class ReplicaState:
         self.total_restarts += 1
 
     def vacate(self) -> None:
-        """Forget the process that ran here, and all that was planned for it."""
+        """Forget the process that ran for this replica and its planned signals."""
         self.process, self.due, self.preempted, self.slow = None, math.inf, False, 1
         self.planned.clear()
 
     def act(self, now: float) -> None:
-        """Send the process what is due."""
+        """Send the signals that are due to the process."""
         for number in [number for number, at in self.planned.items() if at <= now]:
             del self.planned[number]
             self.send_signal(number)
@@ -82,19 +82,19 @@ class ReplicaState:
             self.process.send_signal(number)
 
     def is_due(self, fault: Fault, step: int, now: float) -> bool:
-        """Whether a fault can happen now, at a step that the job has reached."""
+        """Return whether a fault can occur now, after the job has reached this step."""
         if step < fault.step or (fault.after and now < self.began + fault.after):
             return False
         if not self.process and fault.action != "late":
             return False
-        # Last, as it looks into folders.
+        # This comes last because it reads folders.
         return fault.action not in faults.DAMAGES or bool(faults.newest_checkpoint(self.replica))
 
     def disturb(self, action: Action, number: float) -> None:
-        """Do what happens to machines and programs; `number` is a time in seconds, or of slow a factor."""
+        """Simulate a fault of a machine or a program. `number` is a time in seconds, or the factor for `slow`."""
         now = time.monotonic()
         match action:
-            case "late":  # the next start
+            case "late":  # delays the next start
                 self.postponed += number
             case "flip" | "truncate" if file := faults.newest_checkpoint(self.replica):
                 faults.damage(file, action)
@@ -104,7 +104,7 @@ class ReplicaState:
                 self.send_signal(SIGKILL)
             case "term":
                 self.send_signal(SIGTERM)
-            case "freeze":  # with all that it started
+            case "freeze":  # freezes all processes that the replica has started
                 self.planned[SIGCONT] = now + number
                 self.send_signal(SIGSTOP)
             case "slow":

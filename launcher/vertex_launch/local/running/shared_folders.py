@@ -1,4 +1,4 @@
-"""Folders of this machine that all replicas write to where the system gives them none of their own."""
+"""Folders of this machine that all replicas share if the system doesn't permit private folders."""
 
 import contextlib
 import os
@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
-OF_TOOLS = re.compile(r"\.|__|pip-|pytest-|replica-|sem\.|tmp|torch|vertex-")  # programs find their own TMPDIR
-NAMED = 3  # files and folders
+OF_TOOLS = re.compile(r"\.|__|pip-|pytest-|replica-|sem\.|tmp|torch|vertex-")  # programs use their own TMPDIR
+NAMED = 3  # the maximum number of files and folders to list
 
 
 def note(began: float, caches: Path) -> str:
-    """Return a sentence on what was written there since `began`, in seconds since 1970; "" if nothing was."""
+    """Return a sentence on new files in shared folders since `began`, in seconds since 1970, or ""."""
     names = sorted(name for folder in (*FOLDERS, str(caches)) for name in _written(folder, began))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    who = "written while this job ran, by it or by another program"
-    why = "This system permits no namespaces: replicas share these folders, but on Vertex AI each start has its own"
+    who = "this job or another program wrote these files while the job ran"
+    why = "This system doesn't permit namespaces, so replicas share these folders, unlike on Vertex AI"
     return f"{', '.join(names[:NAMED])}{more}: {who}. {why}" if names else ""
 
 
 def _written(folder: str, began: float) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # no such folder, or what was in it is gone
+    with contextlib.suppress(OSError):  # the folder doesn't exist, or a file in it was deleted
         for entry in os.scandir(folder):
             status = entry.stat(follow_symlinks=False)
             if status.st_uid == os.getuid() and status.st_ctime >= began and not OF_TOOLS.match(entry.name):

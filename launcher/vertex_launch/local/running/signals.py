@@ -1,4 +1,4 @@
-"""The signals that end the launcher."""
+"""Signals that end the launcher."""
 
 import contextlib
 import signal
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def signals_as_exceptions() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that `finally` clauses run.
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that `finally` clauses run.
 
-    SIGINT as well: a shell starts background processes with SIGINT ignored.
+    SIGINT needs a handler, too, because a shell starts background processes with SIGINT ignored.
     """
 
     def interrupt(number: int, _: object) -> None:

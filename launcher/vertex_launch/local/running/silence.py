@@ -1,4 +1,4 @@
-"""Activity of replicas that have not printed a line for long: who computes, who waits, and for whom."""
+"""Describes replicas that haven't printed a line for a long time: which replica computes and which replica waits."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -9,33 +9,33 @@ import psutil
 from vertex_launch.errors import listed
 from vertex_launch.local.running.connections import Member, connections, links, processes, visible
 
-SILENT_SECONDS = 60.0  # from the last line of any replica until somebody asks why
-SAMPLE_SECONDS = 10.0  # for which the use of the processors is measured
-IDLE = 0.05  # of a core; a process that polls a peer uses less
+SILENT_SECONDS = 60.0  # from the last line of any replica to the description
+SAMPLE_SECONDS = 10.0  # how long CPU use is measured
+IDLE = 0.05  # the fraction of a core below which a process is idle; polling a peer uses less
 
 
 @dataclass(frozen=True)
 class Activity:
-    """One replica at one moment."""
+    """The activity of one replica at one moment."""
 
-    seconds: float = 0  # of processor time, of all its processes
+    seconds: float = 0  # the CPU time of all its processes
     stopped: bool = False
-    peers: frozenset[str] = frozenset()  # replicas to which it is connected
+    peers: frozenset[str] = frozenset()  # the replicas to which this replica is connected
 
 
 @dataclass
 class Silence:
-    """The time since any replica has printed a line."""
+    """A period in which no replica prints a line."""
 
-    sample: Mapping[str, Activity] | None = None  # of a silence that may become long
+    sample: Mapping[str, Activity] | None = None  # the activities at the start of the measurement
     told: bool = False
 
     def look(self, silent: float, processes: Mapping[str, int]) -> str:
-        """Return a sentence on all replicas, once in each long silence; "" otherwise.
+        """Return a sentence about all replicas once in each long silence, and "" otherwise.
 
         Args:
             silent: seconds since the last line of any replica.
-            processes: name of each running replica -> number of its first process; none where they cannot be seen.
+            processes: name of each running replica -> ID of its first process. Empty if the processes aren't visible.
         """
         if silent < SILENT_SECONDS - SAMPLE_SECONDS:
             self.sample, self.told = None, False
@@ -48,14 +48,14 @@ class Silence:
 
 
 def describe(before: Mapping[str, Activity], now: Mapping[str, Activity]) -> str:
-    """Return a sentence on replicas, by what they did for SAMPLE_SECONDS and by their connections."""
+    """Return a sentence about replicas, based on their CPU use in SAMPLE_SECONDS and their connections."""
     sentence = f"no replica has printed a line for {SILENT_SECONDS:g} s"
     if not now:
         return sentence
     busy = [name for name, one in now.items() if one.seconds - before.get(name, one).seconds >= IDLE * SAMPLE_SECONDS]
     waiting = [name for name in now if name not in busy]
     states = ", ".join(f"{name} {_state(name, name in busy, now)}" for name in now)
-    verdict = f"; {listed(waiting, 'and')} may wait for {listed(busy, 'and')}" if busy and waiting else ""
+    verdict = f". {listed(waiting, 'and')} may be waiting for {listed(busy, 'and')}" if busy and waiting else ""
     return f"{sentence}: {states}{verdict}"
 
 
@@ -63,13 +63,13 @@ def _state(name: str, busy: bool, now: Mapping[str, Activity]) -> str:
     if now[name].stopped:
         return "is stopped"
     if busy:
-        return "computes"
+        return "is computing"
     peers = sorted(now[name].peers) or ["no other replica"]
-    return f"sleeps, connected to {listed(peers, 'and')}" if visible() else "sleeps"
+    return f"is sleeping (connected to {listed(peers, 'and')})" if visible() else "is sleeping"
 
 
 def activities(numbers: Mapping[str, int]) -> dict[str, Activity]:
-    """Look at all processes of each replica, now."""
+    """Return the current activity of each replica."""
     members = processes(numbers)
     pairs = links(connections(members)).values() if visible() else ()
     return {
@@ -79,7 +79,7 @@ def activities(numbers: Mapping[str, int]) -> dict[str, Activity]:
 
 
 def _activity(name: str, members: Mapping[Member, psutil.Process], peers: Iterable[str]) -> Activity:
-    """Look at the processes of a replica; those that have just ended count for nothing."""
+    """Return the activity of a replica's processes, without processes that have just ended."""
     seconds, stopped = 0.0, False
     for process in (process for (owner, _), process in members.items() if owner == name):
         with contextlib.suppress(psutil.Error):

@@ -1,1 +1,1 @@
-"""Views of the jobs for people: the web page and the terminal."""
+"""Views of the jobs for users: the web page and the terminal."""

@@ -1,4 +1,4 @@
-"""The service's jobs for people: as the web page reads them, and on the terminal a line for each change."""
+"""Jobs of the service for users: as data for the web page, and as a line on the terminal for each change."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.untrusted.printable import printable
 
 POLL_SECONDS = 0.25
-FOLLOWED = 1000  # jobs on the terminal, the newest
+FOLLOWED = 1000  # how many of the newest jobs the terminal shows
 
 
 def everything(store: Store) -> list[Resource]:
@@ -25,12 +25,12 @@ def everything(store: Store) -> list[Resource]:
 
 
 def newest(resources: Sequence[Resource], count: int) -> list[Resource]:
-    """Return the `count` newest jobs, newest first."""
+    """Return the `count` newest jobs with the newest first."""
     return nlargest(count, resources, key=lambda resource: str(resource.get("createTime", "")))
 
 
 def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
-    """Return the `count` newest jobs as the page reads them, then as many of those that a search or a pipeline made."""
+    """Return page data for the `count` newest jobs, and for as many jobs that tuning jobs or pipelines created."""
     stored = everything(store)
     makers = {id_of(job): id_of(task["name"]) for task in stored for job in custom_jobs(task) if job != task["name"]}
     own = [job for job in stored if id_of(job["name"]) not in makers]
@@ -39,7 +39,7 @@ def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
 
 
 def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Sequence[Resource]) -> dict[str, Any]:
-    """A job for the page: "" or empty where the job lacks a field, and times as in the API."""
+    """Return the page data of a job. Missing fields are "" or empty, and times have the API's format."""
     _, project, _, location, collection, id = resource["name"].split("/")
     spec = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     return {
@@ -55,19 +55,19 @@ def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Se
         "ended": resource.get("endTime", ""),
         "error": fault(resource),
         "machines": [machines(pool) for pool in spec.get("workerPoolSpecs", ())],
-        "replicas": jobs.statuses(resource["name"]),  # while it runs
+        "replicas": jobs.statuses(resource["name"]),  # only while the job runs
         "trials": job_resource.trials(resource, made),
         "metrics": [metric["metricId"] for metric in resource.get("studySpec", {}).get("metrics", ())],
-        "same_result": job_resource.same_result(resource),  # a sentence if all trials measured the same
-        "trial_count": int(resource.get("maxTrialCount", 0)),  # the most that there will be
-        "backing": id_of(backing(resource)),  # id of a pipeline's custom job
-        "part_of": makers.get(id, ""),  # id of the tuning job or pipeline that made it
+        "same_result": job_resource.same_result(resource),  # a sentence if all trials have the same result
+        "trial_count": int(resource.get("maxTrialCount", 0)),  # the maximum number of trials
+        "backing": id_of(backing(resource)),  # the ID of a pipeline's custom job
+        "part_of": makers.get(id, ""),  # the ID of the tuning job or pipeline that created this job
     }
 
 
 def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
-    """Return a context manager; in its block another thread prints each change of a job's state and each restart."""
-    states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # already known: not printed
+    """Return a context manager. In its block, another thread prints each change of a job's state and each restart."""
+    states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # known states aren't printed
 
     def report() -> None:
         while jobs.events:
@@ -81,7 +81,7 @@ def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManage
 
 
 def change(job: Resource) -> Text:
-    """`12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
+    """Return a line such as `12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
     message = fault(job).partition("\n")[0]
     *_, collection, id = job["name"].split("/")
     head = f"{time.strftime('%H:%M:%S')} {collection}/{id} {printable(job.get('displayName', ''))} "
@@ -90,5 +90,5 @@ def change(job: Resource) -> Text:
 
 
 def event(id: str, name: str, line: str) -> Text:
-    """`12:03:04 customJobs/17 digits: workerpool1-0 was preempted; the job starts again, restart 1 of 6`."""
+    """Return a line such as `12:03:04 customJobs/17 digits: workerpool1-0 was preempted. Restarting the job`."""
     return Text(f"{time.strftime('%H:%M:%S')} customJobs/{id} {printable(name)}: {printable(line)}")

@@ -1,7 +1,7 @@
-"""The web page of the local Vertex: its jobs, their merged logs and their curves, for reading only.
+"""The read-only web page of the local Vertex with all jobs, their merged logs, and their curves.
 
-Anybody can choose a job's name and print a line, so the page shows both as text, and the browser runs only the
-page's own script. Source: Content Security Policy Level 3, and Trusted Types, both W3C.
+Job names and log lines are untrusted, so the page shows both as text, and the browser runs only the page's own script.
+Source: Content Security Policy Level 3, and Trusted Types, both W3C.
 """
 
 import base64
@@ -31,10 +31,10 @@ from vertex_launch.untrusted.printable import plain
 from vertex_launch.untrusted.regular_file import open_regular
 
 PAGE = Path(__file__).with_name("page.html")
-LISTED = 1000  # jobs
-CHUNK = 2**22  # bytes of a log that one answer covers
-LINES = 2000  # in one answer, as many as the page shows
-LONGEST_LINE = 10_000  # characters
+LISTED = 1000  # the maximum number of jobs in the list
+CHUNK = 2**22  # how many bytes of a log one response covers
+LINES = 2000  # the maximum number of lines in one response and on the page
+LONGEST_LINE = 10_000  # the maximum number of characters of a line
 
 HEADERS = {
     "Cache-Control": "no-cache",
@@ -43,13 +43,13 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-Points = dict[str, list[tuple[float, float]]]  # (step, value) by metric, in the order of their arrival
+Points = dict[str, list[tuple[float, float]]]  # metric -> (step, value) in the order of arrival
 
 
 def routes(store: Store, jobs: Jobs) -> list[Route]:
-    """The page and the two answers that it asks for; none of them changes anything.
+    """Return the read-only routes of the page and of the two responses that its script requests.
 
-    The page is the same at / and at the name or the id of a job: its script reads the address.
+    The page at / and at the name or ID of a job is the same, because its script reads the URL.
     """
     show = shown(PAGE)
 
@@ -59,9 +59,9 @@ def routes(store: Store, jobs: Jobs) -> list[Route]:
     def one_log(call: Call, id: str) -> Response:
         start = call.query.get("from", "0")
         if not (job := next((job for job in store.all(COLLECTION) if id_of(job["name"]) == id), None)):
-            raise ApiError("NOT_FOUND", f"there is no custom job {id}")
+            raise ApiError("NOT_FOUND", f"custom job {id} doesn't exist")
         if not re.fullmatch("[0-9]{1,15}", start):
-            raise ApiError("INVALID_ARGUMENT", f'from: "{start}" is not a position; take the last answer\'s next')
+            raise ApiError("INVALID_ARGUMENT", f'from: "{start}" isn\'t a position; use `next` from a response')
         log = part(store.state_dir.journal(id), int(start))
         points = experiments.points(store, job) | log["points"] | reported(store, id)
         return _answer(call, log | {"points": points})
@@ -76,7 +76,7 @@ def routes(store: Store, jobs: Jobs) -> list[Route]:
 
 
 def shown(file: Path) -> Handler:
-    """Return a handler that answers with a page, whose policy permits only its own style and script."""
+    """Return a handler that returns a page with a policy that permits only the page's own style and script."""
     page = file.read_text(encoding="utf-8")
     (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
     (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
@@ -89,12 +89,12 @@ def shown(file: Path) -> Handler:
 
 
 def part(path: Path, start: int) -> dict[str, Any]:
-    """The part of a journal that begins at byte `start`: its last lines, and all of its metrics."""
+    """Return the last lines and all metrics of the part of a journal that begins at byte `start`."""
     data = b""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:  # the job has printed nothing yet
         file.seek(start)
         data = file.read(CHUNK)
-    # A line that is longer than a chunk is skipped in pieces, none of which is JSON.
+    # A line that is longer than a chunk is skipped, because no part of it is valid JSON.
     end = data.rfind(b"\n") + 1 or (len(data) if len(data) == CHUNK else 0)
     lines: list[dict[str, str]] = []
     points: Points = {}
@@ -105,20 +105,20 @@ def part(path: Path, start: int) -> dict[str, Any]:
             continue
         payload = printed.payload(entry["line"])
         lines.append(_line(entry, payload))
-        if entry["replica"] == CHIEF_REPLICA:  # the chief's metrics alone count
+        if entry["replica"] == CHIEF_REPLICA:  # only the chief's metrics count
             _collect(payload, points)
     return {
         "path": str(path),
         "lines": lines[-LINES:],
-        "omitted": max(len(lines) - LINES, 0),  # lines before these
+        "omitted": max(len(lines) - LINES, 0),  # how many earlier lines are missing
         "points": points,
-        "next": start + end,  # where the next part begins, in bytes
-        "more": len(data) == CHUNK,  # whether the next part is there already
+        "next": start + end,  # the byte at which the next part begins
+        "more": len(data) == CHUNK,  # whether the next part already exists
     }
 
 
 def reported(store: Store, id: str) -> Points:
-    """The finite measurements that a job has reported as the trial of a search."""
+    """Return the finite measurements that a job has reported as a trial of a tuning job."""
     searches = [search for search in store.all(SEARCHES) if id in trial_ids(search)]
     names = [metric["metricId"] for search in searches for metric in search["studySpec"]["metrics"]]
     steps = MetricFile(store.state_dir.metrics(id), names).read(ended=True) if names else []
@@ -128,7 +128,7 @@ def reported(store: Store, id: str) -> Points:
 
 
 def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
-    """A line as a terminal shows it, without colours."""
+    """Return a line as a terminal shows it, but without colors."""
     message = payload.get("message")
     text = plain(message if isinstance(message, str) else entry["line"])
     shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
@@ -137,7 +137,7 @@ def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
 
 
 def _collect(payload: dict[str, Any], points: Points) -> None:
-    """Add the numbers of a report; a line without a step is not a report."""
+    """Add the numbers of a report. A line without a step isn't a report."""
     step = _number(payload.get("step"))
     if step is None:
         return
@@ -148,14 +148,14 @@ def _collect(payload: dict[str, Any], points: Points) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """A number as a float, else None; Python reads true as 1, and integers that no float can hold."""
+    """Return a number as a float, or None for booleans, for integers that are too large, and for other values."""
     with contextlib.suppress(OverflowError):
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     return None
 
 
 def _answer(call: Call, content: Any) -> Response:
-    """JSON, or 304 if the page has it already."""
+    """Return content as JSON, or status 304 if the page already has this content."""
     body = json.dumps(content, default=vars, separators=(",", ":")).encode()
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = HEADERS | {"ETag": tag}

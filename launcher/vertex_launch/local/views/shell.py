@@ -1,7 +1,7 @@
-"""Interactive shells in the replicas of jobs with enableWebAccess: a page that is a terminal, and its websocket.
+"""Interactive shells in the replicas of jobs with enableWebAccess: a page with a terminal, and its websocket.
 
-A shell can do what the user of this machine can. Its address holds a secret, and only the page at that address, opened
-by itself, may connect. Source: Vertex AI, "Monitor and debug training with an interactive shell", mid 2026.
+A shell has the permissions of the user of this machine. Its URL contains a secret, and only the page at this URL may
+connect. Source: Vertex AI, "Monitor and debug training with an interactive shell", mid 2026.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from starlette.websockets import WebSocket
 from vertex_launch.local.api.http import POLICY_VIOLATION, Route
 from vertex_launch.local.views.page import shown
 
-# The page, which is the same for all shells: its script connects to its own address.
+# The page is the same for all shells, because its script connects to the page's own URL.
 PAGE = Path(__file__).with_name("shell.html")
 SIZE = (40, 200)  # rows and columns; the page wraps longer lines itself
-START_SECONDS = 10.0  # until a shell must have shown its prompt
+START_SECONDS = 10.0  # how long a shell may take to show its prompt
 CHUNK = 2**14  # bytes of output in one message
-NOWHERE = "no replica with this address runs now"
+NOWHERE = "no replica with this URL is running"
 
 
 def page() -> Route:
@@ -32,27 +32,27 @@ def page() -> Route:
 
 
 async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> None:
-    """Connect a page to a new shell until either ends; the page sends text and gets bytes.
+    """Connect a page to a new shell until either of them ends.
 
-    `open_shell` takes the path of a replica's address and that of a terminal; it returns whether the replica runs.
+    `open_shell` takes the paths of a replica's URL and of a terminal, and returns whether the replica runs.
     """
     await socket.accept()
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, SIZE)
     async with _ends(master) as (screen, keyboard):
         prompt = b""
-        with io.FileIO(slave), contextlib.suppress(TimeoutError):  # open until the shell has it: else reading fails
+        with io.FileIO(slave), contextlib.suppress(TimeoutError):  # open until the shell has opened it
             if open_shell(socket.url.path, os.ttyname(slave)):
                 prompt = await asyncio.wait_for(screen.read(CHUNK), START_SECONDS)
         if prompt:
             await _first(_show(prompt, screen, socket), _type(socket, keyboard))
-    with contextlib.suppress(RuntimeError):  # the page is gone
+    with contextlib.suppress(RuntimeError):  # the page was closed
         await socket.close(*(() if prompt else (POLICY_VIOLATION, NOWHERE)))
 
 
 @contextlib.asynccontextmanager
 async def _ends(master: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.WriteTransport]]:
-    """Open the end of a terminal that a person sits at; closing it hangs up the shell at the other end."""
+    """Open the user's end of a terminal. Closing this end terminates the shell at the other end."""
     loop, screen = asyncio.get_running_loop(), asyncio.StreamReader()
     seen, typed = io.FileIO(os.dup(master), "rb"), io.FileIO(master, "wb")
     output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(screen), seen)
@@ -76,7 +76,7 @@ async def _type(socket: WebSocket, keyboard: asyncio.WriteTransport) -> None:
 
 
 async def _first(*ways: Coroutine[Any, Any, None]) -> None:
-    """Go all ways at once until one ends."""
+    """Run all coroutines concurrently until one of them ends."""
     tasks = [asyncio.create_task(way) for way in ways]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -1,6 +1,6 @@
-"""Lets the launcher rehearse a program's own faults: SIGXCPU ends this Python with 0, SIGUSR2 raises an exception.
+"""Lets the launcher simulate program faults: SIGXCPU exits Python with code 0, and SIGUSR2 raises an exception.
 
-Only a replica with such a fault in --fault has this folder on its PYTHONPATH.
+This folder is on the PYTHONPATH only of replicas for which --fault requests such a fault.
 """
 
 import os
@@ -15,11 +15,11 @@ def _leave(*_: object) -> None:
 
 
 def _fail(*_: object) -> None:
-    raise RuntimeError("rehearsed by --fault")
+    raise RuntimeError("simulated by --fault")
 
 
 def _run_hidden() -> None:
-    """Run the sitecustomize of the image, which this one hides."""
+    """Run the sitecustomize module of the image, which this module hides."""
     spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != os.path.dirname(__file__)])
     if spec and spec.loader:
         spec.loader.exec_module(module_from_spec(spec))

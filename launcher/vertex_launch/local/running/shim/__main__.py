@@ -1,17 +1,18 @@
-"""Runs the command of one replica in isolation, passes orders on to it, and leaves no process of it behind.
+"""Runs the command of one replica in isolation, forwards orders to it, and leaves none of its processes running.
 
     python -I -S shim '{"world": "none|root|user|container", ...}' COMMAND [ARGUMENT ...]
 
-With `root`, or with `user` where Linux permits that without root's rights, the command is process 1 of a PID
-namespace, as in a container: it ignores SIGTERM unless it handles it, and everything that it started ends with it.
-With `container` the command is `CLIENT run --name=NAME ...`. order.py has the other keys.
+With `root`, or with `user` if Linux permits this to other users, the command is process 1 of a PID namespace, as in a
+container. It ignores SIGTERM unless it has a handler, and all its descendants end with it.
+With `container`, the command is `CLIENT run --name=NAME ...`. The file order.py documents the other keys.
 
-Standard input brings signals, a byte with the number of each, and terminals, a byte 0 and a line with the path of each:
-a shell starts there, with what the command sees. The input's end means that the launcher is gone. Then, as after the
-command's own end, everything that the command started is killed, shells too; on Linux, detached processes too.
+Orders arrive on standard input. A byte is the number of a signal to send. A byte 0, followed by a line with the path of
+a terminal, starts a shell for that terminal in the command's environment. The end of the input means that the launcher
+has ended. Then, or when the command ends, the shim kills all processes that the command started, including shells and,
+on Linux, detached processes.
 
-This process makes and removes the command's files. It never enters the command's mount namespace: the command and the
-shells do so themselves.
+This process creates and removes the command's files. It never enters the command's mount namespace, but the command
+and the shells do.
 """
 
 import contextlib
@@ -42,11 +43,11 @@ MS_PRIVATE = 1 << 18
 
 NAMESPACES = ("root", "user")
 SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
-ENV = os.environ | {"TERM": "dumb"}  # the page of a shell shows letters and lines
+ENV = os.environ | {"TERM": "dumb"}  # the web page of a shell shows only plain text
 
 
 def main(command: list[str], order: Order) -> int:
-    """Run the command; returns its exit code, 128 + N for a signal N, as containers report it."""
+    """Run the command, and return its exit code, or 128 + N after signal N, which containers also report."""
     own = limits = scratch = None
     try:
         if order.world == "user":
@@ -57,9 +58,9 @@ def main(command: list[str], order: Order) -> int:
                 own = Layers(scratch, order)
             else:
                 _lead_elsewhere(scratch, Path(order.state))
-            with contextlib.suppress(OSError, KeyError):  # this system has no means for it
+            with contextlib.suppress(OSError, KeyError):  # this system doesn't support notifications
                 limits = MountLimits(order)
-        with contextlib.suppress(AttributeError):  # only on Linux: orphans among our descendants become our children
+        with contextlib.suppress(AttributeError):  # only on Linux: orphaned descendants become our children
             libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         _separate(order)
         code = _run(command, order, own, limits)
@@ -74,18 +75,18 @@ def main(command: list[str], order: Order) -> int:
 
 
 def _refuse(command: list[str], error: OSError) -> int:
-    print(f"{command[0]}: cannot be started: {error.strerror}", file=sys.stderr, flush=True)
+    print(f"{command[0]}: can't be started: {error.strerror}", file=sys.stderr, flush=True)
     return 127
 
 
 def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimits | None) -> int:
     def set_up() -> None:
-        """Do in the command's own process what is for it alone; the process 1 of a namespace alone can mount /proc."""
+        """Set up the command's process. Only process 1 of a PID namespace can mount its /proc."""
         _end_with_us()
         if order.world in NAMESPACES:
             try:
                 check(libc.unshare(CLONE_NEWNS), "unshare")
-                mount("none", Path("/"), None, MS_REC | MS_PRIVATE)  # so that nobody outside sees a mount
+                mount("none", Path("/"), None, MS_REC | MS_PRIVATE)  # so that the mounts stay invisible outside
                 if own:
                     own.enter()
                 if order.hosts:
@@ -94,7 +95,7 @@ def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimi
             except OSError as error:
                 os._exit(_refuse(command, error))
 
-    # In a session of its own, as in a container: `kill 0` in a shell script must not reach us.
+    # The command gets its own session, as in a container, because `kill 0` in a script must not kill this process.
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=set_up)
     join = partial(_join, process.pid, own) if order.world in NAMESPACES else _end_with_us
     code = _attend(process, join, limits)
@@ -105,7 +106,7 @@ def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimi
 
 
 def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits: MountLimits | None) -> int:
-    """Do what the launcher orders until the command has ended; without threads, because `_separate` permits none."""
+    """Follow the launcher's orders until the command ends, without threads, which `_separate` doesn't permit."""
     ended, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
@@ -118,7 +119,7 @@ def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits
             limits.answer()
         if 0 in readable:
             byte = os.read(0, 1)
-            if not byte:  # the launcher is gone
+            if not byte:  # the launcher has ended
                 inputs.remove(0)
                 process.kill()
             elif byte[0]:
@@ -127,13 +128,13 @@ def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits
                 shells += _opened(b"".join(iter(lambda: os.read(0, 1), b"\n")), join)
         if ended in readable:
             os.read(ended, 1)
-            for shell in shells:  # process 1 of a namespace ends once nobody else is left there, not even a zombie
+            for shell in shells:  # process 1 of a namespace can't end while a zombie exists there
                 shell.poll()
     return code
 
 
 def _opened(terminal: bytes, join: Callable[[], None]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a shell at a terminal, whose end hangs it up; nothing starts where the terminal is gone already."""
+    """Start a shell for a terminal unless the terminal is already closed. Closing the terminal ends the shell."""
 
     def attach() -> None:
         join()
@@ -146,7 +147,7 @@ def _opened(terminal: bytes, join: Callable[[], None]) -> Iterator["subprocess.P
 
 
 def _become_user() -> None:
-    """Get root's rights in a user namespace, as the same user."""
+    """Get root privileges in a user namespace with the same user ID."""
     user, group = os.getuid(), os.getgid()
     check(libc.unshare(CLONE_NEWUSER), "unshare")
     Path("/proc/self/setgroups").write_text("deny")
@@ -155,7 +156,7 @@ def _become_user() -> None:
 
 
 def _separate(order: Order) -> None:
-    """Put every process started after this call into a new PID namespace; have a host name and shared memory apart."""
+    """Start later processes in a new PID namespace, and use a separate host name and separate shared memory."""
     if order.world in NAMESPACES:
         check(libc.unshare(CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC), "unshare")
     if order.hosts:
@@ -164,12 +165,12 @@ def _separate(order: Order) -> None:
 
 
 def _end_with_us() -> None:
-    with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if somebody kills us
+    with contextlib.suppress(AttributeError):  # only on Linux: the command ends even if this process is killed
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _join(command: int, own: Layers | None) -> None:
-    """See the mounts that the command sees."""
+    """Enter the command's mount namespace."""
     _end_with_us()
     folder, namespace = os.getcwd(), os.open(f"/proc/{command}/ns/mnt", os.O_RDONLY)
     check(libc.setns(namespace, CLONE_NEWNS), "setns")
@@ -179,14 +180,14 @@ def _join(command: int, own: Layers | None) -> None:
 
 
 def _lead_elsewhere(scratch: Scratch, state: Path) -> None:
-    """Have programs write to folders of their own, by variables that the job does not set."""
+    """Set HOME and TMPDIR to private folders, unless the job sets them."""
     for name, place in (("HOME", os.environ.get("HOME", "/")), ("TMPDIR", "/tmp")):
         if Path(os.environ.get(name, state)).is_relative_to(state):
             os.environ[name] = str(scratch.layer(Path(place)) / UPPER)
 
 
 def _report(scratch: Scratch, order: Order, limits: MountLimits | None, failed: bool) -> None:
-    """Print the log files of LOG_STORAGE and a line on discarded files; write down notes on the job."""
+    """Print the log files in LOG_STORAGE and a line about discarded files, and write notes about the job."""
     logs = (folder.glob("output*.log") for place, folder in scratch.layers() if place == LOG_STORAGE)
     for log in sorted(chain.from_iterable(logs)):
         if log.is_file():
@@ -202,7 +203,7 @@ def _report(scratch: Scratch, order: Order, limits: MountLimits | None, failed: 
 
 
 def _pass_on(number: int, command: int) -> None:
-    """Signal the command alone, which may pass it on, with SIGTERM and SIGKILL; all descendants with any other."""
+    """Send SIGTERM or SIGKILL to the command alone, and any other signal to all descendants."""
     if number in (signal.SIGTERM, signal.SIGKILL):
         _signal(command, number)
         return
@@ -217,7 +218,7 @@ def _signal(process: int, number: int) -> None:
 
 
 def _end_what_is_left(command: int) -> None:
-    """Kill the command's session, then our children; the orphans that they leave become our children and are next."""
+    """Kill the command's session, and then our children, including orphans that become our children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(command, signal.SIGKILL)
     while children := _children(os.getpid()):
@@ -228,11 +229,11 @@ def _end_what_is_left(command: int) -> None:
 
 
 def _remove_container(command: list[str]) -> None:
-    """Remove the container of a client, which leaves it behind if it was killed."""
+    """Remove the container, which remains if its client was killed."""
     name = next(word.partition("=")[2] for word in command if word.startswith("--name="))
     quiet = subprocess.DEVNULL
-    for _ in range(2):  # a client that is killed while it starts a container may leave one a moment later
-        # In a session of its own: it goes on where this process is killed.
+    for _ in range(2):  # a client that was killed during a start may still create its container a moment later
+        # The removal has its own session, so it continues if this process is killed.
         removal = (command[0], "rm", "--force", name)
         subprocess.Popen(removal, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True).wait()
 

@@ -1,9 +1,9 @@
-"""Gives a replica a file system of its own, as a container has one: whatever it writes there is gone with it.
+"""Gives a replica a private file system like that of a container, which is discarded when the replica exits.
 
-Its root is a new folder. In it, a folder of this machine is shown under a layer, an overlay that sends changes to the
-scratch folders, if this user owns it; otherwise it is shown as it is, and this user cannot change it. A folder that can
-have no layer and leads to one that needs it is made anew, with its entries. /tmp and its like are empty. Shared are the
-launcher's folder, the environment of Python, and what is mounted: buckets at /gcs, and NFS.
+The root is a new folder. A folder that this user owns gets a layer: an overlay that stores changes in the scratch
+folders. Other folders are mounted as they are, and this user can't change them. If a folder can't have a layer but
+contains a folder that needs one, the folder is created anew with its entries. Temporary folders such as /tmp are empty.
+Replicas share the launcher's folder, the Python environment, and mounted folders: the buckets at /gcs, and NFS.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ MS_BIND, MS_REC, MS_UNBINDABLE = 1 << 12, 1 << 14, 1 << 17  # Linux: mount(2)
 KERNEL = tuple(map(Path, ("/proc", "/sys", "/dev")))
 EMPTY = (Path("/tmp"), DISK, MEMORY)
 LOG_STORAGE = Path("/var/log-storage")  # output*.log in it reaches Cloud Logging. Source: Vertex AI, "Write logs"
-# Sockets of name services, which nobody can reach through an overlay.
+# Sockets of name services, which don't work through an overlay.
 SERVICES = ("/run/systemd", "/run/nscd", "/var/lib/sss/pipes")
-SEARCHED, OWN = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"), ("HOME", "XDG_CACHE_HOME")  # variables with folders
+SEARCHED, OWN = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"), ("HOME", "XDG_CACHE_HOME")  # variables that contain folders
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Layers:
-    """The file system of one replica, whose new root is mounted on the folder root of the launcher's folder."""
+    """The file system of one replica. The new root is mounted on the folder `root` in the launcher's folder."""
 
     def __init__(self, scratch: Scratch, order: Order) -> None:
         self._scratch, self._state, self._layered = scratch, Path(order.state), order.layered
@@ -52,12 +52,12 @@ class Layers:
         self.root.mkdir(exist_ok=True)
 
     def enter(self) -> None:
-        """Make the file system and enter it; only a process in a mount namespace of its own may call this."""
+        """Create the file system and enter it. Only a process in its own mount namespace may call this method."""
         top = Path("/")
         covered = _is_own(top) and self._cover(top)
         if not covered:
             self._bind(self._scratch.layer(top) / UPPER, top)
-        mount("none", self.root, None, MS_UNBINDABLE)  # else it would be bound into itself, because it is below /
+        mount("none", self.root, None, MS_UNBINDABLE)  # otherwise a bind of / would include the root itself
         (self._show_mounts if covered else self._show_entries)(top)
         for place in self._empty:
             self._bind(self._scratch.layer(place) / UPPER, place)
@@ -75,18 +75,18 @@ class Layers:
         os.chdir(self._cwd)
 
     def _show_mounts(self, folder: Path) -> None:
-        """Show what is mounted below a folder, which a layer over that folder does not show."""
+        """Bind the mounts inside a folder, because a layer over the folder hides them."""
         for mounted in self._mounted:
             if folder in mounted.parents and (mounted in KERNEL or not self._cover(mounted)):
                 self._bind(mounted, mounted)
 
     def _show_entries(self, folder: Path) -> None:
         for entry in os.scandir(folder):
-            with contextlib.suppress(OSError):  # the replica cannot open it, either
+            with contextlib.suppress(OSError):  # the replica can't open the entry, either
                 self._show(Path(entry.path))
 
     def _show(self, path: Path) -> None:
-        """Show a file as it is; a folder under a layer, as a new one with its entries, or as it is."""
+        """Make a path visible in the new root, with a layer if the path is a folder that supports a layer."""
         if path in self._empty:
             return
         if path.is_symlink():
@@ -102,7 +102,7 @@ class Layers:
             self._bind(path, path)
 
     def _cover(self, place: Path) -> bool:
-        """Show a folder under a layer; returns whether the system permits that."""
+        """Make a folder visible with a layer, and return whether the system permits the layer."""
         if self._layered:
             with contextlib.suppress(OSError):
                 layer = self._scratch.layer(place)
@@ -126,7 +126,7 @@ class Layers:
         return self.root / place.relative_to("/")
 
     def _is_hidden(self, place: Path) -> bool:
-        """Whether an empty folder takes the place of one above this one."""
+        """Return whether an empty folder replaces a parent of this path."""
         return any(empty in place.parents for empty in self._empty)
 
     def _has_layer(self, place: Path) -> bool:
@@ -135,12 +135,12 @@ class Layers:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether an overlay can hold changes to what is in a folder: only to what its user owns."""
+    """Return whether an overlay can store changes to a folder, which requires that this user owns the folder."""
     return os.access(folder, os.W_OK) and os.getuid() in (0, folder.stat().st_uid)
 
 
 def _mounted() -> Iterator[Path]:
-    """Yield the mount points of this machine, apart from those in folders of the kernel."""
+    """Yield the mount points of this machine, except for mount points inside kernel folders."""
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         place = Path(re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), line.split(" ")[4]))
         if not any(kernel in place.parents for kernel in KERNEL):
@@ -148,7 +148,7 @@ def _mounted() -> Iterator[Path]:
 
 
 def _paths(words: Iterable[str]) -> Iterator[Path]:
-    """Yield the existing folders among search paths."""
+    """Yield the existing folders in search paths."""
     for path in (Path(part) for word in words for part in word.split(os.pathsep)):
         if path.is_absolute() and path.is_dir():
             yield path.resolve()

@@ -1,23 +1,23 @@
-"""Sentences on the files that end with a replica."""
+"""Sentences about the files that are discarded when a replica exits."""
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
-NAMED = 3  # files
-SCHEME = "gs:"  # as a folder's name: a program took a URI for a path
+NAMED = 3  # the maximum number of files to list
+SCHEME = "gs:"  # the name of a folder that a program creates if it uses a URI as a path
 ROOTS = ("/tmp", "/var/tmp", "/dev/shm")
-# What tools and libraries leave, and folders of the system.
+# Matches files that tools and libraries leave, and system folders.
 OF_TOOLS = re.compile(
     r"(^|/)(\.|__|torch(inductor|elastic)_|pip-|ray/|hsperfdata_)|cache[^/]*/|\.pyc$|/site-packages/"
     r"|^/(etc|run|usr)/|^/var/(?!tmp/)"
-    r"|^/dev/shm/(sem\.|psm_|torch_)"  # locks and memory that processes share, which stay if one is killed
+    r"|^/dev/shm/(sem\.|psm_|torch_)"  # locks and shared memory, which remain if a process is killed
     r"|^/tmp/(tmp|pymp-)[a-z0-9_]{8}(/|$)"  # Python's temporary files
 )
 
 
 def in_scheme(paths: Iterable[Path]) -> str:
-    """Return a sentence on the files in a folder named gs:, "" without any."""
+    """Return a sentence about the files in a folder named gs:, or "" if there are no such files."""
     found = sorted(path for path in paths if SCHEME in path.parts)
     if not found:
         return ""
@@ -28,7 +28,7 @@ def in_scheme(paths: Iterable[Path]) -> str:
 
 
 def discarded(paths: Iterable[Path], cwd: Path, home: Path) -> str:
-    """Return a line on files that ended with the replica, "" without any; those of the working directory come first."""
+    """Return a line about discarded files, or "". Files in the working directory come first."""
     own = {cwd: ("", "the working directory"), home: ("~/", "the home folder")}
     found = []
     for path in paths:

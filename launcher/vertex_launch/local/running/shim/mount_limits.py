@@ -1,8 +1,8 @@
-"""Refuses below /gcs what Cloud Storage FUSE refuses, whichever program asks for it, by seccomp's user notification.
+"""Rejects the same operations under /gcs as Cloud Storage FUSE, in all programs, with seccomp user notifications.
 
-Renames and hard links alone wait for an answer; all other system calls run at full speed.
+Only renames and hard links wait for a response. All other system calls run at full speed.
 Source: GoogleCloudPlatform/gcsfuse at 7b39292 (August 2026), internal/fs/fs.go and docs/semantics.md. The options of
-Vertex AI's mount are not documented; gcsfuse's defaults are likely.
+Vertex AI's mount aren't documented. Probably it uses the defaults of gcsfuse.
 """
 
 import contextlib
@@ -24,63 +24,63 @@ from order import Order
 SET_FILTER, NEW_LISTENER, NO_NEW_PRIVILEGES = 1, 1 << 3, 38
 RECEIVE, SEND, CONTINUE = 0xC0502100, 0xC0182101, 1
 ALLOW, NOTIFY = 0x7FFF0000, 0x7FC00000
-LOAD, IF_EQUAL, RETURN = 0x20, 0x15, 0x06  # instructions of BPF
+LOAD, IF_EQUAL, RETURN = 0x20, 0x15, 0x06  # BPF instructions
 NOTICE, ANSWER = "=QIIiIQ6Q", "=QqiI"
 OPENAT2, RESOLVE_IN_ROOT = 437, 0x10
 CURRENT_FOLDER, LONGEST = -100, 4096
 
-# System and machine -> its number, that of seccomp(2), and those of the calls that are answered.
+# System and machine -> architecture number, number of seccomp(2), and numbers of the calls to check.
 MACHINES = {
     "Linux x86_64": (0xC000003E, 317, {82: "rename", 264: "renameat", 316: "renameat2", 86: "link", 265: "linkat"}),
     "Linux aarch64": (0xC00000B7, 277, {38: "renameat", 276: "renameat2", 37: "linkat"}),
 }
 
-FUSE, DEFAULT = ": Cloud Storage FUSE", "likely on Vertex AI: it is gcsfuse's default"
-COMPLETE = "Write files under their final names, and then one that marks them complete"
+FUSE, DEFAULT = ": Cloud Storage FUSE", "the default of gcsfuse, probably also on Vertex AI"
+COMPLETE = "Write files with their final names, then a file that marks them as complete"
 FOLDER = f"{FUSE} can't rename a folder with files in a bucket without hierarchical namespace ({DEFAULT}). {COMPLETE}"
-LARGE = f"{FUSE} renames a folder with files on this machine type alone, file by file ({DEFAULT}). {COMPLETE}"
-LINK = f"{FUSE} supports no hard links. Copy the file"
-BUCKETS = f"{FUSE} can't rename anything into another bucket. Copy it"
+LARGE = f"{FUSE} renames a folder with files only on this machine type, one file after another ({DEFAULT}). {COMPLETE}"
+LINK = f"{FUSE} doesn't support hard links. Copy the file instead"
+BUCKETS = f"{FUSE} can't move files to another bucket. Copy the file instead"
 OPEN = (
-    f" was renamed while it was open for writing{FUSE} refuses what is written to it afterwards (Stale file handle). "
+    f" was renamed while it was open for writing{FUSE} rejects later writes to this file (Stale file handle). "
     "Close a file before you rename it"
 )
 
 
 class MountLimits:
-    """Answers the calls of all processes that this one starts from now on, which must make none of them itself.
+    """A handler of the renames and hard links of all processes that this process starts later.
 
-    Raises OSError or KeyError if this system has no such notifications.
+    This process must not make such calls itself. Raises OSError or KeyError if the system can't notify it.
     """
 
     def __init__(self, order: Order) -> None:
-        self._notes: dict[str, bool] = {}  # each sentence once, and whether it is on a call that was refused
+        self._notes: dict[str, bool] = {}  # sentence -> whether it is about a rejected call
         self._large, self._root, self._buckets = order.large, f"{order.state}/root", Path(order.state, "gcs")
         machine, seccomp, self._calls = MACHINES[f"{os.uname().sysname} {os.uname().machine}"]
         self._listener = _listen(machine, seccomp, [*self._calls])
 
     def fileno(self) -> int:
-        """Return the file descriptor at which calls arrive."""
+        """Return the file descriptor on which calls arrive."""
         return self._listener
 
     def sentences(self, failed: bool) -> list[str]:
-        """Return what to tell of the calls, of those that were refused only if the command has failed."""
+        """Return the sentences about calls. Sentences about rejected calls require that the command has failed."""
         return [sentence for sentence, refused in self._notes.items() if failed or not refused]
 
     def answer(self) -> None:
-        """Let one call continue, or return an error in its place."""
+        """Let one call continue, or make it return an error."""
         notice = bytearray(struct.calcsize(NOTICE))
-        with contextlib.suppress(OSError):  # the caller is gone
+        with contextlib.suppress(OSError):  # the calling process has ended
             fcntl.ioctl(self._listener, RECEIVE, notice)
             number, process, _, call, _, _, *arguments = struct.unpack(NOTICE, notice)
             error = 0
-            with contextlib.suppress(OSError, ValueError, OverflowError):  # a path that the call itself refuses
+            with contextlib.suppress(OSError, ValueError, OverflowError):  # a path that the call itself rejects
                 error = self._error(process, self._calls[call], arguments)
             fcntl.ioctl(self._listener, SEND, struct.pack(ANSWER, number, 0, -error, 0 if error else CONTINUE))
 
     def _error(self, process: int, call: str, arguments: list[int]) -> int:
-        """Return the error number of a call, 0 for none."""
-        # Where a name ends with "at", or "at2", a folder stands before each path.
+        """Return the error number for a call, or 0."""
+        # In calls with "at" in the name, a folder precedes each path.
         words = arguments if "at" in call else [CURRENT_FOLDER, arguments[0], CURRENT_FOLDER, arguments[1]]
         name, new_name = self._object(process, *words[:2]), self._object(process, *words[2:4])
         if not name or not new_name:
@@ -104,7 +104,7 @@ class MountLimits:
         return error
 
     def _object(self, process: int, at: int, address: int) -> str:
-        """Return BUCKET/NAME of a path in a bucket that a process names, otherwise ""."""
+        """Return BUCKET/NAME for a path of a process if the path is in a bucket, and "" otherwise."""
         head, name = os.path.split(_path(process, at, address, self._root))
         root = os.open(f"/proc/{process}/root", os.O_PATH)
         how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT)
@@ -124,10 +124,10 @@ class MountLimits:
 
 
 def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
-    """Have these calls notify us; returns where they arrive."""
-    sys.dont_write_bytecode = True  # it ends with a rename
+    """Request notifications of these calls, and return the file descriptor on which they arrive."""
+    sys.dont_write_bytecode = True  # writing bytecode includes a rename
     count = len(calls)
-    program = [(LOAD, 0, 0, 4), (IF_EQUAL, 0, count + 1, machine), (LOAD, 0, 0, 0)]  # other machines' calls: allow
+    program = [(LOAD, 0, 0, 4), (IF_EQUAL, 0, count + 1, machine), (LOAD, 0, 0, 0)]  # allow other architectures
     program += [(IF_EQUAL, count - index, 0, call) for index, call in enumerate(calls)]
     program += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, NOTIFY)]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *words) for words in program))
@@ -136,12 +136,12 @@ def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
         listener: int = libc.syscall(seccomp, SET_FILTER, NEW_LISTENER, whole)
         if listener >= 0:
             return listener
-        libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)  # without root's rights, a filter needs this
+        libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)  # without root privileges, a filter requires this
     raise OSError(ctypes.get_errno(), "seccomp")
 
 
 def _path(process: int, at: int, address: int, root: str) -> str:
-    """Return the absolute path that a process names; its folders have paths below its root, as we see them."""
+    """Return the absolute path that a process passes to a call, relative to that process's root."""
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         path = os.fsdecode(memory.read(LONGEST).partition(b"\0")[0]).rstrip("/")
@@ -151,9 +151,9 @@ def _path(process: int, at: int, address: int, root: str) -> str:
 
 
 def _is_written(process: int, status: os.stat_result) -> bool:
-    """Whether a process has a file open for writing, which the modes of its links in /proc show."""
+    """Return whether a process has a file open for writing, based on the modes of its links in /proc."""
     for link in os.scandir(f"/proc/{process}/fd"):
-        with contextlib.suppress(OSError):  # closed meanwhile
+        with contextlib.suppress(OSError):  # closed in the meantime
             if link.stat(follow_symlinks=False).st_mode & stat.S_IWUSR and os.path.samestat(os.stat(link.path), status):
                 return True
     return False

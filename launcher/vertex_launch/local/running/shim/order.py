@@ -1,19 +1,19 @@
-"""The launcher's order: the argument of the shim in front of the command, as JSON."""
+"""The launcher's order to the shim, which is the JSON argument before the command."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
 
-class Order(NamedTuple):  # which is loaded faster than a dataclass
-    """Surroundings of the command: its identity, file system and host names."""
+class Order(NamedTuple):  # imports faster than a dataclass
+    """The isolation of the command: its user, file system, and host names."""
 
-    world: str  # none, root, user or container
-    state: str = ""  # the launcher's folder; with it, the command has files of its own, which end with it
-    folders: Mapping[str, str] = MappingProxyType({})  # place -> what is there in its file system; without, it has none
-    shared: Sequence[str] = ()  # folders to share with this machine, with what the replica writes there
-    needed: Sequence[str] = ()  # folders to show, wherever they are
-    layered: bool = False  # whether overlays take what the command writes; else only /tmp and its like are its own
-    hosts: str = ""  # the file to find at /etc/hosts; the host name is then that of the variable HOSTNAME
-    large: bool = False  # whether the machine is one on which gcsfuse renames folders
-    notes: str = ""  # a file for sentences on the job
+    world: str  # none, root, user, or container
+    state: str = ""  # the launcher's folder; if set, files that the command writes are discarded at its end
+    folders: Mapping[str, str] = MappingProxyType({})  # mount point -> folder; if empty, nothing is mounted
+    shared: Sequence[str] = ()  # folders of this machine in which files that the replica writes persist
+    needed: Sequence[str] = ()  # folders that must be visible
+    layered: bool = False  # whether overlays store all files that the command writes, not only files in /tmp
+    hosts: str = ""  # the file to mount at /etc/hosts; HOSTNAME then sets the host name
+    large: bool = False  # whether gcsfuse renames folders on this machine type
+    notes: str = ""  # a file for sentences about the job

@@ -1,6 +1,6 @@
-"""Folders for what one start of a replica writes; they end with it.
+"""Temporary folders for the files that one start of a replica writes.
 
-They are made, read and removed where no mount of the replica's can be seen, so a removal can reach nothing else.
+The folders are created, read, and removed outside the replica's mount namespace, so a removal can't reach other files.
 """
 
 import contextlib
@@ -14,25 +14,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DISK, MEMORY = Path("/var/tmp"), Path("/dev/shm")
-PLACE, UPPER, WORK = "place", "upper", "work"  # in a layer's folder: a link to its place, its files, the kernel's own
-TRIALS = 50  # to remove a folder, 0.1 s after one another: processes that were just killed may write there
+PLACE, UPPER, WORK = "place", "upper", "work"  # in a layer: a link to the original folder, and two of the overlay
+TRIALS = 50  # attempts to remove a folder, 0.1 s apart, because killed processes may still write to it for a moment
 
 
 class Scratch:
-    """The folders of one start, on disk and in memory, with a folder for each place whose files are the replica's own.
+    """The temporary folders of one start, on disk and in memory, with a layer for each private folder of the replica.
 
-    A process of its own removes them when this process is gone, even if this one is killed. That process is made before
-    the replica's mount namespace is, and never enters it.
+    A separate process removes the folders when this process ends, even if this process is killed. The separate process
+    starts before the replica's mount namespace exists and never enters the namespace.
     """
 
     def __init__(self) -> None:
-        disk = DISK if os.access(DISK, os.W_OK) else None  # None: TMPDIR's
+        disk = DISK if os.access(DISK, os.W_OK) else None  # None selects TMPDIR
         parents = {DISK: disk, **({MEMORY: MEMORY} if os.access(MEMORY, os.W_OK) else {})}
         self._folders = {place: Path(tempfile.mkdtemp(None, "replica-", parent)) for place, parent in parents.items()}
         self._ours, theirs = socket.socketpair()
         child = os.fork()
         if child == 0:
-            if os.fork() == 0:  # so that it's nobody's child, and nobody kills it with a replica's processes
+            if os.fork() == 0:  # the process is no child of ours, so it isn't killed with a replica's processes
                 self._ours.close()
                 _remove_at_end(theirs, [*self._folders.values()])
             os._exit(0)
@@ -45,7 +45,7 @@ class Scratch:
         self._ours.recv(1)  # returns when the other process ends
 
     def layer(self, place: Path) -> Path:
-        """Make a folder for the files of a place; returns the one that holds it."""
+        """Create a layer for the files written to a folder, and return the path of the layer."""
         layer = Path(tempfile.mkdtemp(dir=self._folders[place if place in self._folders else DISK]))
         (layer / PLACE).symlink_to(place)
         (layer / WORK).mkdir()
@@ -55,7 +55,7 @@ class Scratch:
         return layer
 
     def files(self) -> Iterator[Path]:
-        """Yield the files that were written, by their names in the replica; not empty ones, which tools leave."""
+        """Yield the paths of written files as the replica sees them, without empty files, which tools often leave."""
         for place, folder in self.layers():
             for parent, _, names in os.walk(folder):
                 for path in (Path(parent, name) for name in names):
@@ -64,14 +64,14 @@ class Scratch:
                         yield place / path.relative_to(folder)
 
     def layers(self) -> Iterator[tuple[Path, Path]]:
-        """Yield places, and for each of them a folder with its files."""
+        """Yield each folder of the replica and the folder with its written files."""
         for folder in self._folders.values():
             for layer in folder.iterdir():
                 yield Path(os.readlink(layer / PLACE)), layer / UPPER
 
 
 def _remove_at_end(other: socket.socket, folders: list[Path]) -> None:
-    """Remove folders once the other process is gone or asks for it."""
+    """Remove folders when the other process ends or requests the removal."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
@@ -80,7 +80,7 @@ def _remove_at_end(other: socket.socket, folders: list[Path]) -> None:
     for folder in folders:
         for _ in range(TRIALS):
             if _mounted_below(folder):
-                break  # never so; a mount would lead the removal elsewhere
+                break  # never expected; through a mount, the removal could reach other files
             shutil.rmtree(folder, ignore_errors=True)
             if not folder.exists():
                 break
