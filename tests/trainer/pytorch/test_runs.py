@@ -15,7 +15,7 @@ from tests.checkpoints import damage, whole
 from tests.told import told_to_end_and_resumed
 from tests.training import DEADLINE, Run, eventually, processes, signal_trainer, started, train
 from trainer import export
-from trainer.checkpoints.disagreement import Answers
+from trainer.checkpoints.divergence import Answers
 from trainer.config import Config, Job
 from trainer.samples import shards
 from trainer.vertex.errors import TrainerError

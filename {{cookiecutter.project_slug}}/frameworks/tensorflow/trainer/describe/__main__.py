@@ -10,7 +10,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Print the estimate. Raises TrainerError for a fault that the user can cure."""
+    """Print the estimate. Raises TrainerError for an error that the user can fix."""
     program.prepare(environ, argv)
     import tensorflow as tf
 

@@ -24,7 +24,7 @@ JOIN = (
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the script in the processes of this replica. Raises TrainerError for a fault that the user can cure."""
+    """Run the script in the processes of this replica. Raises TrainerError for an error that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     if AGENT in environ:
         from trainer.cluster import processes

@@ -22,7 +22,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Do the evaluator's part. Raises TrainerError for a fault that the user can cure."""
+    """Do the evaluator's part. Raises TrainerError for an error that the user can fix."""
     follow.run(argv, environ, scorer)
 
 

@@ -19,14 +19,14 @@ JOIN = "Train in the scope of a tf.distribute.MultiWorkerMirroredStrategy, which
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then run the script. Raises TrainerError for a fault that the user can cure."""
+    """Wait for all replicas, then run the script. Raises TrainerError for an error that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     rollcall.call(cluster, rollcall.patience(emulated=storage.from_env(environ).emulated))
     environ.pop("TF_CONFIG", None)
     if len(cluster.nodes) > 1:
         environ["TF_CONFIG"] = tf_config(cluster)
     # TensorFlow reads these when it is imported.
-    environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost peer is an error at once, not after retries
+    environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # report a lost peer immediately, without retries
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors alone
     run_process(program, cluster, environ)
 

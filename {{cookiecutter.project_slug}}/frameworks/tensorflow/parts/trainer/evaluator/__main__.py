@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Do the evaluator's part. Raises TrainerError for a fault that the user can cure."""
+    """Do the evaluator's part. Raises TrainerError for an error that the user can fix."""
     program.prepare(environ, argv)
     from trainer.evaluator import follow  # not before: it imports TensorFlow
 

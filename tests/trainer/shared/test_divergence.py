@@ -9,7 +9,7 @@ import pytest
 
 from tests.changed import change
 from tests.training import train
-from trainer.checkpoints.disagreement import require_alike
+from trainer.checkpoints.divergence import require_no_divergence
 from trainer.config import Config, Job
 from trainer.vertex.errors import PeerError
 from trainer.vertex.storage import Storage
@@ -39,7 +39,7 @@ WEIGHT = {
 def told(copies: list[int], saved: str = "", differs: Sequence[str] = ("workerpool1-0",)) -> str:
     digests = [{"embed.weight": 7, "head.weight": value} for value in copies]
     with pytest.raises(PeerError) as caught:
-        require_alike(JOB, 40, saved, [f"process 3 of {name}" for name in NAMES[: len(copies)]], digests)
+        require_no_divergence(JOB, 40, saved, [f"process 3 of {name}" for name in NAMES[: len(copies)]], digests)
     assert caught.value.event == {"differs": [*differs]}
     return str(caught.value).partition(": ")[0].replace("process 3 of ", "")
 
@@ -61,7 +61,7 @@ def test_all_are_named_where_none_is_like_most() -> None:
 
 def test_a_run_goes_on_anyway_where_it_is_told_to(capsys: pytest.CaptureFixture[str]) -> None:
     anyway = replace(JOB, config=Config(anyway=True))
-    require_alike(anyway, 40, "", NAMES, [{"head": 1}, {"head": 2}, {"head": 1}])
+    require_no_divergence(anyway, 40, "", NAMES, [{"head": 1}, {"head": 2}, {"head": 1}])
     told = "after step 40 workerpool1-0 differs from the others in head: going on, by --anyway"
     assert told in capsys.readouterr().out
 
