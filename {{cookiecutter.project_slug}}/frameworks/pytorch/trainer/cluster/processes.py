@@ -246,8 +246,10 @@ def join(mesh: Mesh, timeout: float) -> Iterator[World]:
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
     rank, size = dist.get_rank(), dist.get_world_size()
     if size != mesh.size:
-        cure = "give all machines the same number of GPUs"
-        raise TrainerError(f"wrong world size: {size} processes joined instead of {mesh.size}; {cure}")
+        raise TrainerError(
+            f"wrong world size: {size} processes joined instead of {mesh.size};"
+            " give all machines the same number of GPUs"
+        )
     names, sizes = zip(*mesh.sizes.items(), strict=True)
     laid = init_device_mesh(device.type, sizes, mesh_dim_names=names)
     for group in laid.get_all_groups():  # torch 2.13 creates them with its own timeout, up to 30 minutes

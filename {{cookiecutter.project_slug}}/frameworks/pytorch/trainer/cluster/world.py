@@ -70,7 +70,7 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """The index of this process's share of the global batch. Processes along `stage` or `tensor` have the same share."""
+        """The index of this process's share of the batch. Processes along `stage` or `tensor` have the same share."""
         return self.rank // (self.size // self.data_size)
 
     def with_own_group(self, timeout: float) -> "World":

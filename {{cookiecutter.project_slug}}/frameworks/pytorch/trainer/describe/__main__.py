@@ -1,4 +1,4 @@
-"""python -m trainer.describe: print what a run with these flags needs as one JSON object, and train nothing."""
+"""python -m trainer.describe: print the resources that a run with these flags needs, as JSON, without training."""
 
 import os
 import sys

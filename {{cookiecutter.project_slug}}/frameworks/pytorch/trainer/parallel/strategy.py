@@ -31,8 +31,8 @@ class StrategyFlags(Config):
 
     strategy: Annotated[str, module_in("parallel")] = "ddp"
     recompute: bool = False
-    """Keep only the inputs of blocks for the backward pass, and recompute the rest (activation checkpointing). This takes
-    a third more computation, but much less memory."""
+    """Keep only the inputs of blocks for the backward pass, and recompute the rest (activation checkpointing). This
+    takes a third more computation, but much less memory."""
     compile: bool = False
     """Compile the blocks. The first step takes a minute longer, and later steps are faster. Requires a C++ compiler."""
 

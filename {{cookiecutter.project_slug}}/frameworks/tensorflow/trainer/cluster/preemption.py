@@ -87,7 +87,7 @@ class LastMoment(Told):
 
 
 def take_back_sigterm() -> None:
-    """Restore this program's handling of SIGTERM. When TensorFlow joins a cluster, it replaces the handler with its own.
+    """Restore this program's SIGTERM handler. When TensorFlow joins a cluster, it replaces the handler with its own.
 
     Source: TensorFlow 2.21, xla/tsl/distributed_runtime/preemption/preemption_notifier.h, SigtermNotifier.
     """

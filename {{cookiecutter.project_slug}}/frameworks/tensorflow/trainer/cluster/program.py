@@ -27,7 +27,7 @@ def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
 
 
 def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], success: int = FINISHED) -> NoReturn:
-    """Call `main` with this program's arguments and environment in a child process, and exit with the child's exit code.
+    """Call `main` with this program's arguments and environment in a child process, and exit with its exit code.
 
     If the chief exits with code 0, the job succeeds. User code might exit early with code 0, so a parent process checks
     the exit code.

@@ -55,7 +55,7 @@ class World:
 
     @property
     def told(self) -> str:
-        """The name of a replica outside the loop that was asked to stop, so that the run must stop; empty if none was."""
+        """The name of a replica outside the loop that was asked to stop, so that the run must stop; empty if none."""
         return ""
 
     @property

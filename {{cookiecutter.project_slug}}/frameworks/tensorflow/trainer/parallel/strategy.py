@@ -137,11 +137,11 @@ class Strategy:
         return [total + one for total, one in zip(sums, tape.gradient(loss, variables), strict=True)]
 
     def sync(self, totals: Totals, gradients: Sequence[tf.Tensor]) -> tuple[Totals, Sequence[tf.Tensor], Any]:
-        """Sum totals and gradients over the devices. Also returns the seconds in which this device only communicated."""
+        """Sum totals and gradients over devices. Also returns the seconds in which this device only communicated."""
         return totals, gradients, 0.0
 
     def clip(self, gradients: Sequence[tf.Tensor], limit: float) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
-        """Scale the gradients to a global norm of at most `limit`. Returns the gradients and the norm before scaling."""
+        """Scale the gradients to a norm of at most `limit`. Returns the gradients and the norm before scaling."""
         norm = tf.linalg.global_norm(gradients)
         return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
 
