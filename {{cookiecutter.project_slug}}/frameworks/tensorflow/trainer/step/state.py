@@ -29,7 +29,10 @@ class State:
     """A function that updates the state from the parameter servers, if they hold it during training."""
 
     def seed(self, seed: int) -> None:
-        """Set the random state of layers such as dropout for this step. Each device has its own, which a resume repeats."""
+        """Set the random state of layers such as dropout for this step.
+
+        Each device draws its own numbers, and a resumed run draws the same numbers again.
+        """
         context = tf.distribute.get_replica_context()
         states = [variable for variable in self.net.non_trainable_variables if variable.name == SEED] if context else []
         if not states:  # none, or a worker of parameter servers, whose model draws by itself

@@ -55,7 +55,7 @@ class ParameterServer(Strategy):
 
     def lay_out(self, config: StrategyFlags, cluster: Cluster, shards: Path) -> Mesh:
         if config.require_reducers:
-            raise TrainerError("--require-reducers isn't valid, because pool 2 holds parameter servers; remove the flag")
+            raise TrainerError("--require-reducers isn't valid if pool 2 holds parameter servers; remove the flag")
         if config.profile:
             raise TrainerError(
                 "--profile isn't supported with --strategy parameter_server, because it traces the chief, which"

@@ -28,7 +28,7 @@ BEAT, TOLD, FINISHED = b"{}\n", b'{"told": true}\n', b'{"finished": true}\n'
 
 
 class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
-    """The chief's thread for heartbeats. If the run can't continue, it calls `fail` with the reason and the lost replica.
+    """The heartbeat thread of the chief. If the run can't continue, it calls `fail` with the reason and lost replica.
 
     The run can't continue if a parameter server closes its connection, or is silent for `timeout` seconds. It also
     can't continue if a wait in `patience` takes longer, for example because no worker is left. The run survives the
@@ -66,7 +66,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._needed = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Tell the replicas that the run has finished, and disconnect. After an error, only the chief's exit disconnects."""
+        """Report the end of the run to all replicas, and disconnect. After an error, only the exit disconnects them."""
         self.need_nobody()
         if not kind:
             self._over.set()
