@@ -198,7 +198,7 @@ class Pipeline(Strategy):
         if parts < degree:
             # With m micro-batches, p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
             few = f"--micro-batches is {parts}, but must be at least --degree ({degree})"
-            yield f"{few}; with {4 * degree} micro-batches, the stages are rarely idle"
+            yield f"{few}; with {4 * degree}, the stages are rarely idle"
         elif config.schedule == "interleaved" and parts % degree:
             yield f"--micro-batches is {parts}, but --schedule interleaved requires a multiple of --degree ({degree})"
         if batch % (mesh.data_size * parts):
