@@ -118,7 +118,7 @@ def of(framework: str) -> dict[str, Change]:
         ),
         "another-seed": Change("trainer/__init__.py", SEED, "--seed is 7 in workerpool1-0 and 0 in workerpool0-0"),
         "another-order": Change(
-            "trainer/model.py", order, "the model of workerpool1-0 returns other losses than the model of"
+            "trainer/model.py", order, "the model of workerpool1-0 returns different losses than the model of"
         ),
         "another-copy": Change("trainer/checkpoints/saver.py", copy, differs, replicas=3),
         "a-sample-less": Change("trainer/data.py", dropped, "collate() of trainer/data.py makes "),

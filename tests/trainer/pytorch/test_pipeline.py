@@ -93,7 +93,7 @@ def test_a_machine_without_gpus_has_a_process_for_each_stage() -> None:
         ),
         (
             PIPELINE | {"global_batch": 100},
-            "--global-batch is 100, must be a multiple of 24 (6 pipelines x 4 micro-batches)",
+            "--global-batch is 100, but must be a multiple of 24 (6 pipelines x 4 micro-batches)",
         ),
     ],
 )

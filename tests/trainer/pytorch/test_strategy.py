@@ -204,7 +204,7 @@ def test_compiled_blocks_lose_as_much_as_others(name: str, plain: Plain, compile
 
 
 def test_compile_without_a_compiler_is_refused_with_what_to_install() -> None:
-    with pytest.raises(TrainerError, match=r"no no-such-compiler; .* apt-get install"):
+    with pytest.raises(TrainerError, match=r"no-such-compiler isn't installed; .* apt-get install"):
         layout.require_compiler("no-such-compiler")
 
 

@@ -32,11 +32,11 @@ def test_one_number_per_sample_is_what_is_wanted() -> None:
         ),
         (EACH, {"error": np.zeros(())}, '"error" of metrics() in trainer/model.py has shape (), not (4,); return one'),
         (EACH, {"errors": 3}, '"errors" of metrics() in trainer/model.py has shape (), not (4,); return one number'),
-        (EACH, {"loss": EACH}, 'metrics() in trainer/model.py returns "loss", a name of the loop; rename the metric'),
+        (EACH, {"loss": EACH}, 'metrics() in trainer/model.py returns "loss", a reserved name; rename the metric'),
         (
             EACH,
             {"samples": EACH},
-            'metrics() in trainer/model.py returns "samples", a name of the loop; rename the metric',
+            'metrics() in trainer/model.py returns "samples", a reserved name; rename the metric',
         ),
     ],
 )
@@ -47,7 +47,9 @@ def test_anything_else_is_refused(losses: Any, metrics: dict[str, Any], sentence
 
 
 def test_an_output_of_several_tensors_is_refused() -> None:
-    with pytest.raises(TrainerError, match=r"the model in trainer/model.py returns a tuple; return one tensor"):
+    with pytest.raises(
+        TrainerError, match=r"the model in trainer/model.py returns a tuple, which can't be exported; return a tensor"
+    ):
         require_one_per_sample((EACH, EACH), EACH, {}, 4)
 
 

@@ -1,4 +1,4 @@
-"""Exports the trained model: a `torch.export` program and its weights."""
+"""Exports the trained model as a `torch.export` program and its weights."""
 
 import copy
 import errno
@@ -53,7 +53,7 @@ def finish(job: Job, trained: Answers) -> None:
         answer = export(net, torch.from_numpy(samples.inputs), target)
     output, batch = torch.from_numpy(answer(samples.inputs)), devices.copy(samples, torch.device("cpu"))
     if trained.differ(model.losses(output, batch).tolist()):
-        raise TrainerError(f"{target} returns other losses than the trained model with the same weights; {DRAWN}")
+        raise TrainerError(f"{target} returns different losses than the trained model with the same weights; {DRAWN}")
     say_lines(show(answer, samples))
 
 

@@ -1,4 +1,4 @@
-"""Exports the trained model: a SavedModel."""
+"""Exports the trained model as a SavedModel."""
 
 import tempfile
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def finish(job: Job, trained: Answers) -> None:
     with writable.writing(target):
         answer = export(net, samples.inputs, target)
     if trained.differ(np.asarray(model.losses(answer(samples.inputs), samples)).tolist()):
-        raise TrainerError(f"{target} returns other losses than the trained model with the same weights; {DRAWN}")
+        raise TrainerError(f"{target} returns different losses than the trained model with the same weights; {DRAWN}")
     say_lines(show(answer, samples))
 
 

@@ -66,7 +66,7 @@ class Checkpoints(Background):
 
         Raises:
             TrainerError: if the checkpoint has another model, other samples, or more steps than --steps.
-            PeerError: if every checkpoint contains NaN or infinite values, which are now in the state, too.
+            PeerError: if every checkpoint contains NaN or infinite values, which the state now contains, too.
         """
         folder = newest(self._root, self._world, partial(load, state, self._strategy.bare(state.net)))
         require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
@@ -131,7 +131,7 @@ class Checkpoints(Background):
 
 
 def new_stager(device: torch.device) -> AsyncStager:
-    """Return the stager that copies the state. For a GPU, it keeps its pinned memory, which is slow to allocate."""
+    """Return the stager that copies the state. The stager of a GPU keeps pinned memory, which is slow to allocate."""
     if device.type == "cuda":
         return DefaultStager(StagingOptions(use_shared_memory=False, use_async_staging=False))
     return BlockingAsyncStager()  # the copy is freed after it is written
@@ -207,7 +207,7 @@ class ChecksumStream(io.BufferedWriter):
 
 
 def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str]) -> str:
-    """Return which tensor contains NaN or infinite values; empty if none does.
+    """Return which tensor contains NaN or infinite values, or an empty string.
 
     Buffers may be infinite, such as masks.
     """
@@ -226,7 +226,7 @@ def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str
 def load(state: State, net: nn.Module, folder: Path) -> str:
     """Load a checkpoint of any strategy into the state, whose unwrapped model is `net`.
 
-    Every process must call this function. Returns why this process can't continue from the checkpoint; empty if it can.
+    Every process must call this function. Returns why this process can't use the checkpoint, or an empty string.
 
     Raises:
         TrainerError: if the checkpoint is of another model.
@@ -284,7 +284,7 @@ def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None
     Each process verifies its share of the files. If the chief verified all files, the others might time out.
 
     Args:
-        load: loads a checkpoint, and returns why the checkpoint can't be used; empty if it can.
+        load: a function that loads a checkpoint, and returns why it can't be used, or an empty string.
     """
     why_corrupt = partial(commit_marker.why_corrupt, reader=world.rank, readers=world.size)
     # The chief chooses for all processes, because their views of a mounted bucket may be out of date.

@@ -26,12 +26,12 @@ def name(device: torch.device) -> str:
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """Return the peak memory of a GPU in bytes, for a report; empty on a CPU."""
+    """Return the peak memory of a GPU in bytes, for a report, or an empty dictionary on a CPU."""
     return {"memory_bytes": float(torch.cuda.max_memory_allocated(device))} if device.type == "cuda" else {}
 
 
 def idle_timer(device: torch.device) -> Callable[[], float]:
-    """Return a function that returns the seconds since the device finished its present work."""
+    """Return a function that returns the seconds since the device finished its current work."""
     if device.type != "cuda":
         return lambda: math.inf
     done = torch.cuda.Event(enable_timing=True)

@@ -87,7 +87,7 @@ class LastMoment(Told):
         self._work = dist.all_reduce(self._answer, dist.ReduceOp.MAX, group=self._world.group, async_op=True)
 
     def _hear(self) -> list[float]:
-        """Return 1 plus the rank of a process that was asked to stop, or 0, and the slowest process's step time."""
+        """Return 1 plus the rank of a process that was asked to stop, or 0. Also return the longest step time."""
         if self._work:
             self._work.wait()
         answer: list[float] = self._answer.tolist()

@@ -83,7 +83,7 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None
 
 
 def _set_defaults(cluster: Cluster, neighbours: int) -> None:
-    """Set PyTorch's environment variables that aren't set. `neighbours` is the number of processes on this machine."""
+    """Set PyTorch's unset environment variables. `neighbours` is the number of processes on this machine."""
     # By default, each process would start one thread per core, even if many processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
     # By default, gloo would look up the address of the host name, which might not be reachable.
@@ -100,7 +100,7 @@ def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Hear
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
         loss = heartbeat.loss()
-        said = f"{name} was aborted by NCCL, which happens when a peer is gone; otherwise see the lines above\n{loss}"
+        said = f"{name} was aborted by SIGABRT, as NCCL does if a peer is gone; otherwise see the lines above\n{loss}"
         return PeerError(said, **loss.event)
     if failure.exitcode == LostPeerError.exit_code:
         return heartbeat.loss()
@@ -110,7 +110,7 @@ def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Hear
 
 
 def interface_to(node: Node) -> str:
-    """Return the name of the network interface through which this machine reaches another machine; empty if unknown."""
+    """Return the network interface through which this machine reaches another machine, or "" if it is unknown."""
     if node.is_local:
         return "lo0" if sys.platform == "darwin" else "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -212,7 +212,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
 
 
 def lost_peer(error: Exception) -> str:
-    """Return one line about the peer that is gone or silent according to the error; empty for any other error."""
+    """Return a line about the peer that is gone or silent according to the error, or "" for any other error."""
     text = str(error) or type(error).__name__
     of_nccl, of_gloo = isinstance(error, dist.DistBackendError), type(error) is RuntimeError
     is_loss = (of_nccl and NCCL_LOST.search(text)) or (of_gloo and GLOO_LOST.match(text))

@@ -60,7 +60,7 @@ class World:
         return self.mesh[dimensions]
 
     def extent(self, dimension: str) -> int:
-        """Return the number of processes along a dimension; 1 if the mesh doesn't have the dimension."""
+        """Return the number of processes along a dimension, or 1 if the mesh doesn't have the dimension."""
         return self.along(dimension).size() if dimension in self.dimensions else 1
 
     @property

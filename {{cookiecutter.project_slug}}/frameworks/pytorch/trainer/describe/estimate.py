@@ -97,7 +97,7 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
     """Return the bytes that the backward pass needs besides the weights: for weight copies, and for each sample.
 
-    Kernels on a fake CPU keep the same tensors as on a GPU. Attention keeps its inputs and its result, not its scores.
+    Kernels on a fake CPU keep the same tensors as GPU kernels. Attention keeps its inputs and result, not its scores.
     """
     one, two = (_kept_bytes(config, example, precision, samples) for samples in (1, 2))
     return 2 * one - two, two - one

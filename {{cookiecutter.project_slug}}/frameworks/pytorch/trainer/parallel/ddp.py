@@ -62,7 +62,7 @@ class DataParallel(Strategy):
             raise TrainerError(f"losses() in trainer/model.py doesn't depend on {unused}; {UNUSED_CURE}") from None
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Return the times that DDP measured in the latest timed step; empty before the first timed step."""
+        """Return the times that DDP measured in the latest timed step, or an empty dictionary before the first."""
         if not net.logger:
             return {}
         net.logger.set_runtime_stats_and_log()  # otherwise the next forward pass would do this

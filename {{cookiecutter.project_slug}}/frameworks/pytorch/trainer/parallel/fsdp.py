@@ -19,11 +19,11 @@ from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recom
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     degree: int | None = None
-    """Number of GPUs that together hold one copy of the model; by default all GPUs. If this is the number of GPUs per
-    machine, most traffic stays within machines."""
+    """Number of GPUs that together hold one copy of the model. The default is all GPUs. The number of GPUs per machine
+    keeps most traffic within machines."""
     reshard: bool = True
-    """Free a block's gathered weights after the forward pass, and gather them again for the backward pass. With
-    --no-reshard, a step is faster but needs more memory."""
+    """Free a block's gathered weights after the forward pass, and gather them again for the backward pass.
+    --no-reshard makes a step faster, but needs more memory."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree")
@@ -64,7 +64,7 @@ class FullyShard(Strategy):
         yield
 
     def findings(self, config: Flags, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield an error if processes would have different numbers of micro-batches, because each gathers weights."""
+        """Yield an error if processes would run different numbers of micro-batches, each of which gathers weights."""
         batch, parts, shares = config.global_batch, config.micro_batches, mesh.data_size
         if batch // shares < parts:
             yield (

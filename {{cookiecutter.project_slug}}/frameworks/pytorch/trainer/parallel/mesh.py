@@ -21,7 +21,7 @@ from trainer.vertex.errors import TrainerError
 
 
 def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
-    """Lay out the processes of a job's machines. Raises TrainerError if flags, machines and model don't match.
+    """Lay out the processes of a job's machines. Raises TrainerError if flags, machines and model are incompatible.
 
     Args:
         compiler: the name of the C++ compiler; empty for PyTorch's default.
@@ -39,7 +39,7 @@ def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
 
 
 def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
-    """Return the number of processes per machine: one per GPU, or without GPUs, the fewest that split the model."""
+    """Return the number of processes per machine: one per GPU, or without GPUs, the smallest number that works."""
     return gpus or inner(strategy.dimensions(config, processes=2))
 
 

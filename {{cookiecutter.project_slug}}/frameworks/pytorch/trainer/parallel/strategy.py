@@ -42,7 +42,7 @@ class StrategyFlags(Config):
 
 
 def precision(config: Config, device: torch.device) -> torch.dtype:
-    """Return the compute dtype of the forward pass. For `auto`, it is bfloat16 on A100, L4 and newer GPUs."""
+    """Return the compute dtype of the forward pass. `auto` selects bfloat16 on A100, L4 and newer GPUs."""
     if config.precision == "auto":
         has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return LOW if has_it else torch.float32
@@ -69,17 +69,17 @@ def compile_and_recompute(config: StrategyFlags, net: Any) -> None:
 
 
 class Strategy:
-    """A value of --strategy: the STRATEGY of a module in this folder. To remove a strategy, delete its module.
+    """A strategy, which is the STRATEGY of a module in this folder. To remove a strategy, delete its module.
 
     If a method's `config` has type Any, it contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The Config class with this strategy's own flags, which is the class Flags of its module."""
+    """The subclass of Config with this strategy's own flags: the class Flags of its module."""
     needs: tuple[str, ...] = ()
     """The attributes that the model must have, as model.py describes them."""
     casts: bool = True
-    """True if autocast casts the forward pass to --precision. FSDP instead casts shards when it gathers them."""
+    """True if autocast casts the forward pass to --precision. FSDP instead casts shards when it gathers the shards."""
 
     @property
     def name(self) -> str:
@@ -133,5 +133,5 @@ class Strategy:
         return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Return how long this process computed, and only communicated, in the latest timed step; empty if unknown."""
+        """Return how long this process computed, and only communicated, in the latest timed step, if that is known."""
         return {}

@@ -74,7 +74,7 @@ class Reporter:
         """Report the training values since the last report. `step` is the number of finished steps.
 
         Raises:
-            TrainerError: if the loss is NaN or infinite. All processes raise it, because they have the same values.
+            TrainerError: if the loss is NaN or infinite. All processes raise this error, because all have the values.
         """
         clock = self._clock
         with clock.phase(REPORTS):  # the values are computed, so this phase doesn't include a GPU's work
@@ -108,7 +108,7 @@ class Reporter:
 
 
 class Reports(Reporter):
-    """Reports each step of a run that begins with `state`. Every process must create it and report each step."""
+    """Reports each step of a run that begins with `state`. Every process must create this object."""
 
     def __init__(self, job: Job, clock: Clock, strategy: Strategy, world: World, state: State, example: Batch) -> None:
         self._job, self._strategy, self._world = job, strategy, world
@@ -133,7 +133,7 @@ class Reports(Reporter):
         """Count a finished step, and write a report if a report, an evaluation or a checkpoint is due.
 
         Raises:
-            TrainerError: if the loss is NaN or infinite, or --skip-nonfinite allows no further gradient that is.
+            TrainerError: if the loss is NaN or infinite, or if more gradients are than --skip-nonfinite allows.
             IdleReducersError: if reducers are required but not used.
         """
         add(self._totals, totals)
@@ -169,7 +169,7 @@ class Reports(Reporter):
 
 
 def share_of_peak(job: Job, world: World, example: Batch) -> float:
-    """Return a step's FLOPs divided by the devices' peak FLOPs per second; 0 if the peak is unknown."""
+    """Return a step's FLOPs divided by the devices' peak FLOPs per second, or 0 if the peak is unknown."""
     config = job.config
     peak = peak_flops(devices.name(world.device), str(precision(config, world.device)).removeprefix("torch."))
     if not peak:

@@ -23,7 +23,7 @@ class State:
     skipped: Tensor | int = 0  # steps since the start with a NaN or infinite gradient; not in checkpoints
 
     def update(self, norm: Tensor, limit: int) -> Tensor:
-        """Run the optimizer step if the gradient norm is finite. Returns whether the step runs, without waiting for it.
+        """Run the optimizer step if the gradient norm is finite. Returns whether the step runs, without waiting.
 
         After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the step.
         """

@@ -28,7 +28,7 @@ def counted(totals: Totals, is_taken: Tensor) -> Totals:
 
 @torch.no_grad()
 def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, mask: Tensor | float = 1) -> Totals:
-    """Return the totals over the samples whose mask is 1; empty without an output, as before a pipeline's last stage.
+    """Return the totals over the samples whose mask is 1. Before a pipeline's last stage, there is no output to total.
 
     Raises:
         TrainerError: if losses or metrics don't have one number per sample.
@@ -42,7 +42,7 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
 
 
 def means(totals: Totals, world: World) -> Mapping[str, float]:
-    """Return the means over all processes' samples; empty without samples. Every process must call this function."""
+    """Return the means over all processes' samples, if there are any. Every process must call this function."""
     of_each = world.gather({name: float(value) for name, value in totals.items()})
     names = dict.fromkeys(name for rank in of_each for name in rank)
     sums = {name: sum(rank.get(name, 0.0) for rank in of_each) for name in names}
@@ -60,9 +60,9 @@ def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any],
     """
     if not hasattr(output, "shape"):
         kind = type(output).__name__
-        raise TrainerError(f"the model in trainer/model.py returns a {kind}; return one tensor, which can be exported")
+        raise TrainerError(f"the model in trainer/model.py returns a {kind}, which can't be exported; return a tensor")
     for name in metrics.keys() & RESERVED:
-        raise TrainerError(f'metrics() in trainer/model.py returns "{name}", a name of the loop; rename the metric')
+        raise TrainerError(f'metrics() in trainer/model.py returns "{name}", a reserved name; rename the metric')
     results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
     for name, shape in ((name, tuple(getattr(value, "shape", ()))) for name, value in results.items()):
         if shape != (count,):

@@ -42,7 +42,7 @@ def require_no_divergence(
         digests: for each replica or process, the digest of each tensor by its name.
 
     Raises:
-        PeerError: if parameters have diverged. With --anyway, the chief prints a warning instead.
+        PeerError: if parameters have diverged. If --anyway is set, the chief prints a warning instead.
     """
     tensor = next((name for name, value in digests[0].items() if any(one[name] != value for one in digests)), "")
     if not tensor:
@@ -64,7 +64,7 @@ class Answers(NamedTuple):
     tolerance: float = EXACT
 
     def differ(self, other: Sequence[float]) -> bool:
-        """Return whether the mean relative difference is above the tolerance; False if either model has no losses."""
+        """Return whether the mean relative difference is above the tolerance. Without losses, nothing differs."""
         count = min(len(self.losses), len(other))
         own, theirs = np.array(self.losses[:count]), np.array(other[:count])
         differences = np.nan_to_num(np.abs(own - theirs) / (1 + np.abs(own)))
@@ -72,7 +72,7 @@ class Answers(NamedTuple):
 
 
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
-    """Compute a model's losses twice, and return them. If they differ, return NaNs, which match any losses.
+    """Compute a model's losses twice. Return the losses if both are equal, or NaNs, which match any losses.
 
     Losses can't be compared if the model draws random numbers during evaluation.
     """
@@ -82,21 +82,21 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes, or machines, with the first nonempty losses. Returns the first losses.
+    """Compare the losses of all processes, or machines, with the first nonempty losses, and return these.
 
     Raises:
-        TrainerError: if losses differ. With --anyway, the chief prints a warning instead.
+        TrainerError: if losses differ. If --anyway is set, the chief prints a warning instead.
     """
     first, name = next((pair for pair in zip(of_each, names, strict=True) if pair[0].losses), (of_each[0], names[0]))
     for answers, other in zip(of_each, names, strict=True):
         if first.differ(answers.losses):
-            fault = f"the model of {other} returns other losses than the model of {name} with the same weights"
+            fault = f"the model of {other} returns different losses than the model of {name} with the same weights"
             job.object_to(fault, TrainerError(f"{fault}; {DRAWN}"))
     return first
 
 
 def diverged(state: State, world: World) -> dict[int, dict[str, int]]:
-    """Return the tensor digests, by data rank, if devices have diverged; empty if none has.
+    """Return the tensor digests of all devices, by data rank, if devices have diverged, or an empty dictionary.
 
     Every machine must call this function. If no device has diverged, each machine sends only one number per device.
     """
@@ -112,7 +112,7 @@ def diverged(state: State, world: World) -> dict[int, dict[str, int]]:
 
 
 def digest(tensor: Any) -> tf.Tensor:
-    """Return an integer digest: the sum of all bit patterns, weighted by row and column, with overflow."""
+    """Return an integer digest of a tensor: the sum of all bit patterns, weighted by row and column."""
     with tf.device(tensor.device):
         bits = tf.bitcast(tensor, INTEGERS[tensor.dtype.size])
         # Otherwise two changed signs would cancel out in the sum.

@@ -143,7 +143,7 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
 
 
 def why_refused(copy: State, folder: Path) -> str:
-    """Read a checkpoint into the copy, and return why the checkpoint can't be used; empty if it can."""
+    """Read a checkpoint into the copy. Returns why the checkpoint can't be used, or an empty string."""
     with suppress(AssertionError, ValueError, tf.errors.OpError):  # `Checkpoints._read` reports another model
         objects(copy).read(str(folder / PREFIX)).assert_consumed()
         return why_nonfinite(copy)
@@ -151,7 +151,7 @@ def why_refused(copy: State, folder: Path) -> str:
 
 
 def why_nonfinite(state: State) -> str:
-    """Return which variable contains NaN or infinite values; empty if none does.
+    """Return which variable contains NaN or infinite values, or an empty string.
 
     Buffers may be infinite, such as masks.
     """

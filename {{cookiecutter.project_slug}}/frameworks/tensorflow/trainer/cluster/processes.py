@@ -38,7 +38,7 @@ class _Event(ctypes.Structure):
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Limit the time in the block. After that, print where the block waits, and exit with the code of a lost peer.
+    """Limit the block to `seconds`. After that, print where the block waits, and exit with the code of a lost peer.
 
     The block may wait in C code that holds the GIL, so that no Python thread and no signal handler can run.
     """
@@ -70,7 +70,7 @@ def _exit_after(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_peers(cluster: Cluster) -> Iterator[None]:
-    """Report a lost peer in one sentence, instead of with a traceback.
+    """Turn the error of a lost peer into one sentence, without a traceback.
 
     Raises:
         LostPeerError: if TensorFlow lost a machine of a cluster with several machines.
@@ -87,7 +87,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
-    """Return one line about the replica that is gone or silent according to the error; empty for any other error."""
+    """Return a line about the replica that is gone or silent according to the error, or "" for any other error."""
     text = str(error.message) or type(error).__name__
     yours = _is_yours(error) and ABORTED not in text  # build() may lose a peer, too, when it creates variables
     if len(cluster.nodes) == 1 or yours or not (isinstance(error, LOSSES) or NCCL_LOST in text):

@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1  # for prctl(2) on Linux
 
 
 def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
-    """Set the environment variables that TensorFlow reads when it is imported, if they aren't set."""
+    """Set the unset environment variables that TensorFlow reads during its import."""
     environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # report a lost peer immediately, without retries
     environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU, always sum in the same order
     # TensorFlow logs dozens of lines for a lost worker, but the chief of parameter servers logs only one line.

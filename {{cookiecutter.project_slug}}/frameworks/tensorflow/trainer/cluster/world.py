@@ -55,7 +55,7 @@ class World:
 
     @property
     def told(self) -> str:
-        """The name of a replica outside the loop that was asked to stop, so that the run must stop; empty if none."""
+        """The name of a replica outside the loop that was asked to stop, so that the run must stop, or ""."""
         return ""
 
     @property
@@ -111,7 +111,7 @@ class World:
 
 
 def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Return a resolver of the chief and the workers only, because TensorFlow would wait for a reducer forever.
+    """Return a resolver of the chief and the workers. It excludes reducers, for which TensorFlow would wait forever.
 
     Args:
         gpus: the number of GPUs per machine that each hold a model. SimpleClusterResolver doesn't detect GPUs, and

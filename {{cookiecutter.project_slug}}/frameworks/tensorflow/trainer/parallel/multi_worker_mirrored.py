@@ -90,7 +90,7 @@ class MultiWorkerMirrored(Strategy):
         return totals, gradients, clock(gradients) - computed
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Return the times of the latest step; empty on GPUs, because the measurement would delay them."""
+        """Return the times of the latest step. On GPUs, return nothing, because a measurement would delay the step."""
         if tf.config.list_physical_devices("GPU"):
             return {}
         communicating = float(spread.communicating)
@@ -98,7 +98,7 @@ class MultiWorkerMirrored(Strategy):
 
 
 def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the time in seconds at which all the values are computed; 0 with GPUs."""
+    """Return the time in seconds at which all the values are computed, or 0 with GPUs."""
     if tf.config.list_physical_devices("GPU"):
         return tf.constant(0.0, tf.float64)
     with tf.control_dependencies(values):

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def even(count: int, devices: Sequence[str]) -> list[str]:
-    """Return a device for each of `count` layers. Each device gets consecutive layers, and an equal share of them."""
+    """Return a device for each of `count` layers. Each device gets an equal share of consecutive layers."""
     return [devices[i * len(devices) // count] for i in range(count)]
 
 

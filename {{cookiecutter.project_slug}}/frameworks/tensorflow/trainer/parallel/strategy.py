@@ -61,13 +61,13 @@ class Spread(Protocol):
 
 
 class Strategy:
-    """A value of --strategy: the STRATEGY of a module in this folder. To remove a strategy, delete its module.
+    """A strategy, which is the STRATEGY of a module in this folder. To remove a strategy, delete its module.
 
     If a method's `config` has type Any, it contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The Config class with this strategy's own flags, which is the class Flags of its module."""
+    """The subclass of Config with this strategy's own flags: the class Flags of its module."""
     optimizer: type[keras.optimizers.AdamW] = AdamW
     """The optimizer class for this strategy's variables."""
     computes: bool = True
@@ -79,7 +79,7 @@ class Strategy:
         return type(self).__module__.rpartition(".")[2]
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
-        """Return the mesh of a job's devices. Raises TrainerError if flags, pools, machines and model don't match.
+        """Return the mesh of a job's devices. Raises TrainerError if flags, pools, machines and model are incompatible.
 
         Args:
             shards: the data set's folder.
@@ -146,7 +146,7 @@ class Strategy:
         return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Return how long the first device computed, and only communicated, in the latest step; empty if unknown."""
+        """Return how long the first device computed, and only communicated, in the latest step, if that is known."""
         return {}
 
 

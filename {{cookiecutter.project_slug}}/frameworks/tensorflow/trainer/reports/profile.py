@@ -81,7 +81,7 @@ def times(planes: Sequence[XPlane], kind: re.Pattern[str]) -> Iterator[tuple[str
 
 
 def steps_ahead(config: Config, start: int) -> range:
-    """Return the indices of the steps to trace. If the run resumes after the first of them, warn and return none."""
+    """Return the indices of the steps to trace. If the run resumes after the first of these steps, return none."""
     traced = traced_steps(config)
     if traced and traced.start < start:
         warn(f"--profile {config.profile}: no trace is written, because the run resumes after the first traced step")

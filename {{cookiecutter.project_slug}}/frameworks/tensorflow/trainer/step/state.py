@@ -24,9 +24,9 @@ class State:
     optimizer: keras.Optimizer
     step: int = 0
     skipped: Any = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
-    """The number of steps since the start with a NaN or infinite gradient; not in checkpoints."""
+    """The number of steps since the start with a NaN or infinite gradient. Checkpoints don't store it."""
     fetch: Callable[[], None] = lambda: None
-    """A function that updates the state from the parameter servers, if they hold it during training."""
+    """A function that updates the state from the parameter servers, if servers hold the variables."""
 
     def seed(self, seed: int) -> None:
         """Set the random state of layers such as dropout for this step.
@@ -44,7 +44,7 @@ class State:
             state.assign(seeds[context.replica_id_in_sync_group, i])
 
     def update(self, gradients: Any, norm: tf.Tensor, limit: int) -> tf.Tensor:
-        """Run the optimizer step if the gradient norm is finite. Returns whether the step runs, without waiting for it.
+        """Run the optimizer step if the gradient norm is finite. Returns whether the step runs, without waiting.
 
         After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the step.
         """

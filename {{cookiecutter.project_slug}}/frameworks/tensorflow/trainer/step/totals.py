@@ -44,7 +44,7 @@ def names(net: keras.Model, example: Batch) -> tuple[str, ...]:
 
 
 def means(totals: Totals, names: tuple[str, ...]) -> Mapping[str, float]:
-    """Return the means over the samples; empty without samples."""
+    """Return the means over the samples, if there are any."""
     *sums, samples = totals.numpy().tolist()
     return {name: value / samples for name, value in zip(names, sums, strict=True)} if samples else {}
 
@@ -59,9 +59,9 @@ def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any],
     """
     if not hasattr(output, "shape"):
         kind = type(output).__name__
-        raise TrainerError(f"the model in trainer/model.py returns a {kind}; return one tensor, which can be exported")
+        raise TrainerError(f"the model in trainer/model.py returns a {kind}, which can't be exported; return a tensor")
     for name in metrics.keys() & RESERVED:
-        raise TrainerError(f'metrics() in trainer/model.py returns "{name}", a name of the loop; rename the metric')
+        raise TrainerError(f'metrics() in trainer/model.py returns "{name}", a reserved name; rename the metric')
     results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
     for name, shape in ((name, tuple(getattr(value, "shape", ()))) for name, value in results.items()):
         if shape != (count,):

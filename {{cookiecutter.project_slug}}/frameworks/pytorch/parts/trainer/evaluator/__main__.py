@@ -30,7 +30,7 @@ def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
     """Return a function that evaluates a checkpoint on the held-out samples, on a GPU if there is one.
 
     Raises:
-        TrainerError: if there is no held-out shard. The function raises it if the checkpoint is of another model.
+        TrainerError: if there is no held-out shard. The returned function raises TrainerError for another model.
     """
     config, data = job.config, Data(job)
     alone = World(rank=0, size=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))

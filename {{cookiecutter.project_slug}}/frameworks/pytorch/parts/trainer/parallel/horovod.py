@@ -1,4 +1,4 @@
-"""Each GPU holds the whole model, as in ddp, and Horovod, if it is installed, averages the gradients.
+"""Each GPU holds the whole model, as in ddp, but Horovod averages the gradients.
 
 This strategy doesn't use horovodrun or ssh. PyTorch's elastic agent starts the processes, which exchange the port of
 Horovod's rendezvous in their process group. The process group also handles sums, barriers and checkpoints. To limit

@@ -35,7 +35,7 @@ SCHEDULES: dict[str, tuple[Any, int]] = {  # with the number of stages per GPU
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     degree: int | None = None
-    """Number of GPUs in a pipeline; by default the GPUs of one machine."""
+    """Number of GPUs in a pipeline. The default is the number of GPUs per machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
     """Order of a pipeline's micro-batches. 1f1b keeps the activations of fewer micro-batches than gpipe. interleaved
     gives each GPU two stages, so the GPUs idle less but send more."""

@@ -14,7 +14,7 @@ from trainer.parallel import fsdp
 @dataclass(frozen=True, kw_only=True)
 class Flags(fsdp.Flags):
     degree: int | None = None
-    """Number of GPUs that split a layer; by default the GPUs of one machine."""
+    """Number of GPUs that split a layer. The default is the number of GPUs per machine."""
 
 
 class TensorParallel(fsdp.FullyShard):

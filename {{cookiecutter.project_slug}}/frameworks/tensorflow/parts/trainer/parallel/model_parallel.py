@@ -24,7 +24,7 @@ from trainer.vertex.errors import TrainerError
 @dataclass(frozen=True, kw_only=True)
 class Flags(multi_worker_mirrored.Flags):
     degree: int | None = None
-    """Number of GPUs per machine that share the layers of one model; by default all GPUs."""
+    """Number of GPUs per machine that share the layers of one model. The default is all GPUs."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree", "bytes_per_pack")
@@ -35,7 +35,7 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
     optimizer = placed.PlacedAdamW
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
-        """Return a mesh with one model per machine. Without GPUs, parts of the CPU share the layers."""
+        """Return a mesh with one model per machine. Without GPUs, logical CPU devices share the layers."""
         super().lay_out(config, cluster, shards)
         gpus = len(devices.usable_gpus(cluster))
         degree = config.degree or gpus or 2

@@ -17,8 +17,8 @@ import tensorflow as tf
 def add_gradients(sums: Sequence[tf.Tensor], loss: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
     """Add the gradients of the loss to the sums. Each layer's backward pass runs on the device of its forward pass.
 
-    A GradientTape would run the whole backward pass on the first device, with the activations of all layers. This
-    function only works within a tf.function.
+    A GradientTape would run the whole backward pass on the first device, with the activations of all layers. Call
+    this function only in a tf.function.
     """
     values = [variable.value for variable in variables]
     gradients = tf.compat.v1.gradients(loss, values, colocate_gradients_with_ops=True)

@@ -58,8 +58,8 @@ class ParameterServer(Strategy):
             raise TrainerError("--require-reducers isn't valid if pool 2 holds parameter servers; remove the flag")
         if config.profile:
             raise TrainerError(
-                "--profile isn't supported with --strategy parameter_server, because it traces the chief, which"
-                " computes nothing; remove the flag"
+                "--profile isn't supported with --strategy parameter_server, because the chief, which would be"
+                " traced, computes nothing; remove --profile"
             )
         if not cluster.servers or len(cluster.nodes) < 2:
             raise TrainerError(
@@ -110,7 +110,7 @@ class ParameterServer(Strategy):
 
 
 def serve(cluster: Cluster, timeout: float) -> None:
-    """Run a worker or a parameter server, which does the chief's work, until the chief has finished."""
+    """Run a worker or a parameter server, which executes the chief's requests, until the chief has finished."""
     if cluster.trains:
         usable_gpus(cluster)
     job, nodes = ("worker", cluster.nodes[1:]) if cluster.trains else ("ps", cluster.servers)

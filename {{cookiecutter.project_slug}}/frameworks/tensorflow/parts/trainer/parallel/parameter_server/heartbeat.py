@@ -28,7 +28,7 @@ BEAT, TOLD, FINISHED = b"{}\n", b'{"told": true}\n', b'{"finished": true}\n'
 
 
 class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
-    """The heartbeat thread of the chief. If the run can't continue, it calls `fail` with the reason and lost replica.
+    """The heartbeat thread of the chief. If the run can't continue, the thread calls `fail` with the reason.
 
     The run can't continue if a parameter server closes its connection, or is silent for `timeout` seconds. It also
     can't continue if a wait in `patience` takes longer, for example because no worker is left. The run survives the
@@ -49,7 +49,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._thread.start()
 
     def wait_for_all(self) -> None:
-        """Wait until every worker and parameter server serves. Raises PeerError with the names of those that don't."""
+        """Wait until every worker and parameter server serves. Raises PeerError with the names of absent replicas."""
         if not self._all_here.wait(self._timeout):
             absent = sorted((self._servers | self._workers) - self._peers.keys())
             raise PeerError(f"{', '.join(absent)} passed the roll call, but didn't start to serve", absent=absent)
@@ -66,7 +66,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._needed = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Report the end of the run to all replicas, and disconnect. After an error, only the exit disconnects them."""
+        """Report the end of the run to all replicas, and disconnect. After an error, the replicas get no report."""
         self.need_nobody()
         if not kind:
             self._over.set()
@@ -119,7 +119,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         if self._all_here.is_set() and self._needed:
             # TensorFlow updates the whole cluster at a time, so it readmits no worker while another worker is lost.
             absent = self._absent_workers()
-            warn(f"{name} is back" + f", but {absent}; it gets work only when all workers are back" * bool(absent))
+            warn(f"{name} is back" + f", but {absent}; returned workers get no work until all are back" * bool(absent))
         if self._peers.keys() == self._servers | self._workers:
             self._all_here.set()
 
@@ -143,7 +143,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
             warn(f"{name} is gone; {left}")
 
     def _absent_workers(self) -> str:
-        """Return a phrase such as `workerpool1-0, workerpool1-2 are gone`; empty if all workers are connected."""
+        """Return a phrase such as `workerpool1-0, workerpool1-2 are gone`, or "" if all workers are connected."""
         absent = sorted(self._workers - self._peers.keys())
         return f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} gone" if absent else ""
 
