@@ -77,8 +77,8 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
 
     Args:
         net: the model without a parallel wrapper.
-        inputs: at least two samples, (n, ...); n is dynamic, and so is each size that the model doesn't fix.
-        folder: the target folder, which is created if necessary.
+        inputs: at least two samples, (n, ...); n and sizes that the model doesn't fix are dynamic.
+        folder: the target folder.
 
     Raises:
         TrainerError: if the model can't be exported, or the reloaded program's outputs differ.

@@ -71,8 +71,8 @@ def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
 
     Args:
         net: the trained model, built outside a strategy's scope.
-        inputs: samples, (n, ...); n is dynamic, and so is each size that the model doesn't fix.
-        folder: the target folder, which is created if necessary.
+        inputs: samples, (n, ...); n and sizes that the model doesn't fix are dynamic.
+        folder: the target folder.
 
     Raises:
         TrainerError: if the model can't be exported, or the reloaded model's outputs differ.

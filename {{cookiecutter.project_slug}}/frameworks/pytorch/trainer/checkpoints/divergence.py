@@ -42,9 +42,9 @@ def require_no_divergence(
     """Name the replicas that differ from the majority, or all replicas if there is no majority.
 
     Args:
-        saved: the name of the latest checkpoint; empty if there is none.
-        names: the names of the replicas or processes, in the order of `digests`.
-        digests: for each replica or process, the digest of each tensor by its name.
+        saved: the name of the latest checkpoint, or "".
+        names: the names of the replicas or processes.
+        digests: the digest of each tensor, by tensor name, for each replica or process.
 
     Raises:
         PeerError: if parameters have diverged. If --anyway is set, the chief prints a warning instead.
@@ -101,7 +101,7 @@ def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[s
 
 
 def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, int]]:
-    """Return the tensor digests of a group of processes that have diverged, by rank, or an empty dictionary.
+    """Return the tensor digests, by rank, of a group of processes that have diverged, or an empty dictionary.
 
     Every process must call this function. If no process has diverged, each process sends only one number.
     """

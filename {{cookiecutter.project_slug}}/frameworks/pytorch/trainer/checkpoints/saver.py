@@ -304,7 +304,9 @@ def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None
 
 
 def read_model(net: nn.Module, folder: Path) -> None:
-    """Load the weights of a complete checkpoint of any strategy into a plain model. A single process may call this.
+    """Load the weights of a complete checkpoint of any strategy into a plain model.
+
+    A single process may call this function.
 
     Raises:
         TrainerError: if the checkpoint is of another model.

@@ -49,7 +49,7 @@ def inner(dimensions: Mapping[str, int]) -> int:
 
 
 def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes: int, net: Any) -> Mesh:
-    """Return the mesh for this number of machines, and of processes per machine.
+    """Return the mesh of `machines` machines with `processes` processes each.
 
     Args:
         net: the model, if the strategy inspects it.

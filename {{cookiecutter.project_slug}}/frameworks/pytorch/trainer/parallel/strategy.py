@@ -111,7 +111,7 @@ class Strategy:
         return config.micro_batches
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
-        """Add the gradients of the mean loss over the global batch. They don't depend on the number of processes."""
+        """Add the gradients of the mean loss over the global batch, which don't depend on the number of processes."""
         totals, parts = Totals(), micro_batches(batch, config.micro_batches)
         for part in parts:
             # Gradients are averaged over the processes once, in the last backward pass.

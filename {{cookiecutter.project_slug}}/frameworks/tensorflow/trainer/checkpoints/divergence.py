@@ -37,9 +37,9 @@ def require_no_divergence(
     """Name the replicas that differ from the majority, or all replicas if there is no majority.
 
     Args:
-        saved: the name of the latest checkpoint; empty if there is none.
-        names: the names of the replicas or processes, in the order of `digests`.
-        digests: for each replica or process, the digest of each tensor by its name.
+        saved: the name of the latest checkpoint, or "".
+        names: the names of the replicas or processes.
+        digests: the digest of each tensor, by tensor name, for each replica or process.
 
     Raises:
         PeerError: if parameters have diverged. If --anyway is set, the chief prints a warning instead.
@@ -96,7 +96,7 @@ def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[s
 
 
 def diverged(state: State, world: World) -> dict[int, dict[str, int]]:
-    """Return the tensor digests of all devices, by data rank, if devices have diverged, or an empty dictionary.
+    """Return the tensor digests of all devices, by data rank. If no device has diverged, return an empty dictionary.
 
     Every machine must call this function. If no device has diverged, each machine sends only one number per device.
     """

@@ -38,7 +38,7 @@ class _Event(ctypes.Structure):
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Limit the block to `seconds`. After that, print where the block waits, and exit with the code of a lost peer.
+    """Limit the block to `seconds`. On timeout, print where the block waits, and exit with the code of a lost peer.
 
     The block may wait in C code that holds the GIL, so that no Python thread and no signal handler can run.
     """

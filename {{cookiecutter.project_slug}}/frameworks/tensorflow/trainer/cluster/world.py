@@ -111,7 +111,7 @@ class World:
 
 
 def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Return a resolver of the chief and the workers. It excludes reducers, for which TensorFlow would wait forever.
+    """Return a resolver of the chief and the workers, but not of reducers, for which TensorFlow would wait forever.
 
     Args:
         gpus: the number of GPUs per machine that each hold a model. SimpleClusterResolver doesn't detect GPUs, and

@@ -28,12 +28,11 @@ CURE = (
 
 
 class GradientError(TrainerError):
-    """The error of a run in which a gradient is NaN or infinite.
+    """An error that names the samples whose gradients are NaN or infinite.
 
     Args:
         step: the index of the step.
-        places: for each process, the positions in the global batch of the samples whose own gradients are NaN or
-            infinite; empty if they are unknown.
+        places: each process's samples with NaN or infinite gradients, as positions in the global batch, if known.
     """
 
     def __init__(self, job: Job, step: int, places: Sequence[Sequence[int]]) -> None:
@@ -50,8 +49,9 @@ class GradientError(TrainerError):
 
 
 def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientError:
-    """Return the error for a step that didn't change the state. Every machine must call this function.
+    """Return the error for a step with a NaN or infinite gradient. Every machine must call this function.
 
+    The step must have left the state unchanged, because it is repeated to find the samples.
     If devices hold parts of the model, or servers hold the model, no machine can repeat the step alone, so the error
     names all samples.
     """

@@ -52,7 +52,7 @@ class Trace:
 
 
 def sync_gpus() -> None:
-    """Wait until the GPUs of this machine are idle. TensorFlow's own function looks for the GPUs of all machines."""
+    """Wait until the GPUs of this machine are idle. TensorFlow's own function waits for the GPUs of all machines."""
     for index, _ in enumerate(tf.config.list_physical_devices("GPU")):
         with tf.device(f"GPU:{index}"):
             tf.raw_ops.SyncDevice()

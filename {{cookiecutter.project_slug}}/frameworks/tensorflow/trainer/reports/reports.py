@@ -44,9 +44,9 @@ class Reporter:
 
     Args:
         example: a batch of one sample.
-        start: the number of steps that were finished before this run.
-        device_count: the number of devices that share a step.
-        flops: a step's FLOPs divided by the devices' peak FLOPs per second; 0 if unknown.
+        start: steps that earlier runs finished.
+        device_count: devices that share a step.
+        flops: a step's FLOPs divided by the devices' peak FLOPs per second, or 0.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Reporter:
         """Report the training values since the last report. `step` is the number of finished steps.
 
         Raises:
-            TrainerError: if the loss is NaN or infinite. All processes raise this error, because all have the values.
+            TrainerError: if the loss is NaN or infinite. All processes raise this error together.
         """
         clock = self._clock
         with clock.phase(REPORTS):  # the values are computed, so this phase doesn't include a GPU's work

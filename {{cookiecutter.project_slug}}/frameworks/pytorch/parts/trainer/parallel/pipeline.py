@@ -1,8 +1,8 @@
 """Each GPU holds a stage, which is a group of layers, and sends activations to the next stage.
 
 The stages of one pipeline are along the mesh dimension `stage`. Copies of the pipeline are along `replicate`, and their
-gradients are all-reduced for each stage. If layers of several stages use the same parameter, such as a matrix for
-both embedding and output, each of these stages holds the parameter, and the stages sum its gradients.
+gradients are all-reduced for each stage. Several stages may use the same parameter, such as a matrix for both
+embedding and output. Each of these stages then holds the parameter, and the stages sum its gradients.
 """
 
 import functools
