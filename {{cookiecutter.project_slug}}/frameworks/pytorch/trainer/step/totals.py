@@ -28,7 +28,7 @@ def counted(totals: Totals, is_taken: Tensor) -> Totals:
 
 @torch.no_grad()
 def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, mask: Tensor | float = 1) -> Totals:
-    """Return the totals over the samples whose mask is 1. Before the last pipeline stage, they are empty.
+    """Return the totals over the samples whose mask is 1. Before the last pipeline stage, the totals are empty.
 
     Raises:
         TrainerError: if losses or metrics don't have one number per sample.
