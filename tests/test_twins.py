@@ -19,7 +19,7 @@ DIFFERENT = {
     "strategy": "PyTorch wraps a model that is there; TensorFlow builds it in a scope, and compiles its steps",
     "saver": "PyTorch writes tensors by name from every process, TensorFlow objects from the chief, which copies them",
     "preemption": "PyTorch asks beside the training, TensorFlow between two steps, and each adds up otherwise",
-    "disagreement": "a process of PyTorch has one copy, or a part of one; a process of TensorFlow one on each device",
+    "divergence": "a process of PyTorch has one copy, or a part of one; a process of TensorFlow one on each device",
     "estimate": "PyTorch runs a step on tensors without storage, TensorFlow reads a graph",
     "profile": "PyTorch's profiler calls back and hands over its events, TensorFlow's waits for GPUs and leaves a file",
     "totals": "TensorFlow's totals are one tensor, whose names are known before, added up in the step",
@@ -72,7 +72,7 @@ def explained(name: str) -> str:
 
 # What does not depend on the framework, and stands in both so that a project reads as one: nothing may change in one.
 REPEATED = {
-    "checkpoints/disagreement.py": {"require_alike", "Answers", "repeated", "require_same_answers"},
+    "checkpoints/divergence.py": {"require_no_divergence", "Answers", "repeated", "require_same_answers"},
     "cluster/preemption.py": {"StoppedError", "Told"},
     "describe/estimate.py": {"ResourceEstimate"},
     "reports/nonfinite.py": {"GradientError"},

@@ -110,14 +110,16 @@ def of(framework: str) -> dict[str, Change]:
         strikes="return _collate(arguments[0][1:], *arguments[1:])",
     )
     order, copy = ORDER.format(change=ORDERED[framework]), COPY.format(change=CHANGED[framework])
-    differs = "workerpool1-0 differs from the others in "
+    differs = "workerpool1-0 has diverged from the others in "
     found = {
         "hangs-in-decode": hangs("data", "decode", 500),
         "hangs-in-evaluation": Change(
             "trainer/samples/batches.py", EVALUATION, "Job failed: workerpool1-0 is stuck in evaluation ("
         ),
         "another-seed": Change("trainer/__init__.py", SEED, "--seed is 7 in workerpool1-0 and 0 in workerpool0-0"),
-        "another-order": Change("trainer/model.py", order, "the model of workerpool1-0 answers otherwise than that of"),
+        "another-order": Change(
+            "trainer/model.py", order, "the model of workerpool1-0 returns different losses than the model of"
+        ),
         "another-copy": Change("trainer/checkpoints/saver.py", copy, differs, replicas=3),
         "a-sample-less": Change("trainer/data.py", dropped, "collate() of trainer/data.py makes "),
     }

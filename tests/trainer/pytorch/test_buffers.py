@@ -18,11 +18,11 @@ def test_buffers_of_no_state_dict_are_compared_too(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = run(tmp_path, monkeypatch, 2, BUFFER, "--strategy", strategy)
-    assert f"scale of the model of workerpool1-0 is another one than in workerpool0-0; {DRAWN}" in refused.output
+    assert f"the buffer scale differs between the models of workerpool1-0 and workerpool0-0; {DRAWN}" in refused.output
     assert (refused.code, refused.losses) == (1, [])
 
 
 def test_parameters_that_no_loss_depends_on_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run(tmp_path, monkeypatch, 2, "net.spare = nn.Linear(2, 3)")
-    assert "losses() of trainer/model.py do not depend on spare.weight, spare.bias; remove these" in refused.output
+    assert "losses() in trainer/model.py doesn't depend on spare.weight, spare.bias; remove these" in refused.output
     assert (refused.code, "Traceback" in refused.output) == (1, False)

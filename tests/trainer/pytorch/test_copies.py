@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainer.checkpoints.disagreement import digest
+from trainer.checkpoints.divergence import digest
 
 TYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool]
 

@@ -77,23 +77,23 @@ def test_a_machine_without_gpus_has_a_process_for_each_stage() -> None:
     [
         (
             PIPELINE | {"blocks": 3},
-            "--degree 4 with --schedule 1f1b makes 4 stages of 3 blocks",
+            "--degree 4 with --schedule 1f1b requires 4 blocks or more, but the model has 3",
         ),
         (
             PIPELINE | {"blocks": 7, "schedule": "interleaved"},
-            "--degree 4 with --schedule interleaved makes 8 stages of 7 blocks",
+            "--degree 4 with --schedule interleaved requires 8 blocks or more, but the model has 7",
         ),
         (
             PIPELINE | {"micro_batches": 1},
-            "--micro-batches is 1, must be at least --degree (4); with 16, the stages idle little",
+            "--micro-batches is 1, but must be at least --degree (4); with 16, the stages are rarely idle",
         ),
         (
             PIPELINE | {"micro_batches": 6, "global_batch": 36, "schedule": "interleaved"},
-            "--micro-batches is 6, must be a multiple of --degree (4) for --schedule interleaved",
+            "--micro-batches is 6, but --schedule interleaved requires a multiple of --degree (4)",
         ),
         (
             PIPELINE | {"global_batch": 100},
-            "--global-batch is 100, must be a multiple of 24 (6 pipelines x 4 micro-batches)",
+            "--global-batch is 100, but must be a multiple of 24 (6 pipelines x 4 micro-batches)",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from tests.checkpoints import damage, whole
 from tests.told import told_to_end_and_resumed
 from tests.training import DEADLINE, Run, eventually, processes, signal_trainer, started, train
 from trainer import export
-from trainer.checkpoints.disagreement import Answers
+from trainer.checkpoints.divergence import Answers
 from trainer.config import Config, Job
 from trainer.samples import shards
 from trainer.vertex.errors import TrainerError
@@ -95,7 +95,10 @@ def test_shards_export_the_same_model_bit_for_bit(pair: Run, tmp_path: Path) -> 
 def test_a_strategy_that_does_not_fit_is_refused_before_anyone_waits(tmp_path: Path) -> None:
     run = train(tmp_path, 3, *STEPS, "--strategy", "fsdp", "--degree", "4", "--micro-batches", "3")
     assert run.code == 1
-    assert "--micro-batches is 3, must be at most the samples of a process (--global-batch 25 / 12 = 2)" in run.output
+    assert (
+        "--micro-batches is 3, but must be at most the number of samples per process (--global-batch 25 / 12 = 2)"
+        in run.output
+    )
     assert "Traceback" not in run.output
 
 
@@ -224,7 +227,7 @@ def test_horovod_trains_and_exports_as_ddp_does(pair: Run, tmp_path: Path) -> No
 def test_horovod_is_refused_in_one_sentence_where_it_is_not_installed(tmp_path: Path) -> None:
     run = train(tmp_path, 1, "--strategy", "horovod")
     assert run.code == 1
-    assert "--strategy horovod: Horovod is not installed; run requirements/horovod.sh" in run.output
+    assert "--strategy horovod: Horovod isn't installed; run requirements/horovod.sh" in run.output
     assert "Traceback" not in run.output
 
 

@@ -204,7 +204,7 @@ def test_compiled_blocks_lose_as_much_as_others(name: str, plain: Plain, compile
 
 
 def test_compile_without_a_compiler_is_refused_with_what_to_install() -> None:
-    with pytest.raises(TrainerError, match=r"no no-such-compiler; .* apt-get install"):
+    with pytest.raises(TrainerError, match=r"no-such-compiler isn't installed; .* apt-get install"):
         layout.require_compiler("no-such-compiler")
 
 
@@ -274,7 +274,7 @@ def test_a_model_without_parts_trains_with_ddp_and_is_refused_by_name_otherwise(
     assert (project / "output/model/weights.pt").exists()
     refused = run(project, "--strategy", "pipeline")
     assert refused.returncode == 1
-    sentence = "--strategy pipeline needs a model with embed, blocks, head; that of trainer/model.py lacks embed"
+    sentence = "--strategy pipeline requires a model with the attributes embed, blocks, head; add embed"
     assert sentence in refused.stdout
     assert "Traceback" not in refused.stdout + refused.stderr
 

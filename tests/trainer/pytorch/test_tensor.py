@@ -37,10 +37,10 @@ def test_a_machine_without_gpus_has_a_process_for_each_part() -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"heads": 4}, "--degree is 8, must divide the 4 attention heads of the model"),
+        ({"heads": 4}, "--degree is 8, but must divide the 4 attention heads of the model"),
         (
             {"micro_batches": 40},
-            "--micro-batches is 40, must be at most the samples of a process (--global-batch 96 / 3 = 32)",
+            "--micro-batches is 40, but must be at most the number of samples per process (--global-batch 96 / 3 = 32)",
         ),
     ],
 )

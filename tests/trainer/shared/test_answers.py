@@ -12,7 +12,10 @@ from tests.training import Run, train
 pytestmark = pytest.mark.proof
 FRAMEWORK = "torch" if find_spec("torch") else "tensorflow"
 STRATEGIES = {"torch": ["ddp", "fsdp"], "tensorflow": ["multi_worker_mirrored"]}[FRAMEWORK]
-DRAWN = "have build() of trainer/model.py draw all from the generators that --seed sets, or keep it in the state dict"
+DRAWN = (
+    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or keep the values in"
+    " the state dict"
+)
 BUILD = """
 import numpy as np
 
@@ -88,7 +91,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, count: int, change_of_net
 
 def test_processes_that_draw_other_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run(tmp_path, monkeypatch, 2, ORDER.format(order="np.random.default_rng()"))
-    fault = "the model of workerpool1-0 answers otherwise than that of workerpool0-0, with the same weights"
+    fault = "the model of workerpool1-0 returns different losses than the model of workerpool0-0 with the same weights"
     assert f"{fault}; {DRAWN}" in refused.output
     assert (refused.code, refused.losses) == (1, []), "before the first step"
 
@@ -96,7 +99,7 @@ def test_processes_that_draw_other_models_are_refused(tmp_path: Path, monkeypatc
 def test_a_process_alone_does_not_export_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run(tmp_path, monkeypatch, 1, ORDER.format(order="np.random.default_rng()"))
     assert refused.code == 1
-    assert f"answers otherwise than the trained model, with the same weights; {DRAWN}" in refused.output
+    assert f"returns different losses than the trained model with the same weights; {DRAWN}" in refused.output
 
 
 def test_what_follows_from_the_seed_is_the_same_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.changed import change
-from tests.test_disagreement import HURT, WEIGHT
+from tests.test_divergence import HURT, WEIGHT
 from tests.test_hangs import HANGS
 from tests.training import DEADLINE, eventually, signal_trainer, started, train
 from vertex_launch.local.running import events

@@ -104,7 +104,7 @@ def test_the_sample_and_its_replica_are_named_and_the_run_without_it_resumes_at_
     poisoned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = batches.order(len(data.EXAMPLES[Config.data]()["train"]), Config())[INDEX]
-    whose = f"the gradient of step 10 is no number: that of workerpool1-0 (samples {number}); look at these samples"
+    whose = f"the gradient of step 10 is NaN or infinite on workerpool1-0 (samples {number}); check these samples"
     broken_and_mended(poisoned, re.escape(whose), monkeypatch)
 
 

@@ -23,17 +23,21 @@ def test_one_number_per_sample_is_what_is_wanted() -> None:
         (
             np.zeros(()),
             {},
-            "losses() in trainer/model.py has the shape (), must be (4,): one number per sample, no mean",
+            "losses() in trainer/model.py has shape (), not (4,); return one number per sample, no mean",
         ),
         (
             np.zeros((4, 1)),
             {},
-            "losses() in trainer/model.py has the shape (4, 1), must be (4,): one number per sample",
+            "losses() in trainer/model.py has shape (4, 1), not (4,); return one number per sample",
         ),
-        (EACH, {"error": np.zeros(())}, '"error" of metrics() in trainer/model.py has the shape (), must be (4,): one'),
-        (EACH, {"errors": 3}, '"errors" of metrics() in trainer/model.py has the shape (), must be (4,): one number'),
-        (EACH, {"loss": EACH}, 'metrics() of trainer/model.py returns "loss", which the loop reports; rename it'),
-        (EACH, {"samples": EACH}, 'metrics() of trainer/model.py returns "samples", which the loop reports; rename it'),
+        (EACH, {"error": np.zeros(())}, '"error" of metrics() in trainer/model.py has shape (), not (4,); return one'),
+        (EACH, {"errors": 3}, '"errors" of metrics() in trainer/model.py has shape (), not (4,); return one number'),
+        (EACH, {"loss": EACH}, 'metrics() in trainer/model.py returns "loss", a reserved name; rename the metric'),
+        (
+            EACH,
+            {"samples": EACH},
+            'metrics() in trainer/model.py returns "samples", a reserved name; rename the metric',
+        ),
     ],
 )
 def test_anything_else_is_refused(losses: Any, metrics: dict[str, Any], sentence: str) -> None:
@@ -43,7 +47,9 @@ def test_anything_else_is_refused(losses: Any, metrics: dict[str, Any], sentence
 
 
 def test_an_output_of_several_tensors_is_refused() -> None:
-    with pytest.raises(TrainerError, match=r"the model of trainer/model.py returns a tuple, must return one tensor"):
+    with pytest.raises(
+        TrainerError, match=r"the model in trainer/model.py returns a tuple, which can't be exported; return a tensor"
+    ):
         require_one_per_sample((EACH, EACH), EACH, {}, 4)
 
 
@@ -51,7 +57,7 @@ def test_an_output_of_several_tensors_is_refused() -> None:
 def test_a_loss_that_is_no_number_ends_the_run_with_where_to_look(
     loss: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sentence = r"^the loss is no number any more, since a step after 3; lower --learning-"
+    sentence = r"^the loss became NaN or infinite after step 3; lower --learning-"
     reports = reporter(tmp_path, steps=9)
     reports.training(3, {"loss": 0.5})
     with pytest.raises(TrainerError, match=sentence):

@@ -53,7 +53,7 @@ def test_a_trace_holds_the_steps_that_were_asked_for_and_a_resumed_run_says_that
         steps = {event["name"] for event in events if event.get("name", "").startswith("ProfilerStep#")}
         assert steps == {"ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"}
     said = run(tmp_path, "--steps", "12", "--profile", "4:7")
-    assert "--profile 4:7: the run resumes behind its first step, and is not traced" in said
+    assert "--profile 4:7: no trace is written, because the run resumes after the first traced step" in said
 
 
 @pytest.mark.proof

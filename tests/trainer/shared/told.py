@@ -14,8 +14,11 @@ def told_to_end_and_resumed(folder: Path, *flags: str) -> tuple[int, Run]:
         assert launcher.wait(DEADLINE) == 1
     output = shown.read_text()
     last = max(step for step in range(37, 151) if f"step {step}/150" in output)
-    assert f"workerpool1-0: saved step {last}, as it was told to end; the next start resumes there" in output
-    assert f"workerpool0-0: saved step {last}, as workerpool1-0 was told to end" in output
+    assert (
+        f"workerpool1-0: saved step {last}, because it was asked to stop; the next start resumes from this step"
+        in output
+    )
+    assert f"workerpool0-0: saved step {last}, because workerpool1-0 was asked to stop" in output
     assert "Job failed: workerpool1-0 was killed by SIGTERM (exit code 143)" in output
     assert "workerpool0-0 exited with code 75" in output
     resumed = train(folder, 2, *flags, "--checkpoint-every", "145")

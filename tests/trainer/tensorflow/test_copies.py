@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.checkpoints.disagreement import digest
+from trainer.checkpoints.divergence import digest
 
 TYPES = ["float32", "float16", "float64", "int64"]
 

@@ -67,7 +67,7 @@ def test_everybody_ends_well_when_the_chief_has_finished(stack: ExitStack) -> No
 def test_who_passed_the_roll_call_and_does_not_serve_is_named(stack: ExitStack) -> None:
     team = Team(stack, workers=1, servers=2)
     team.hold_silently("workerpool2-1")
-    with pytest.raises(PeerError, match="workerpool1-0, workerpool2-0 passed the roll call, but did not start"):
+    with pytest.raises(PeerError, match="workerpool1-0, workerpool2-0 passed the roll call, but didn't start"):
         team.lines.wait_for_all()
 
 
@@ -77,7 +77,7 @@ def test_a_lost_parameter_server_is_named_at_once(stack: ExitStack) -> None:
     team.lines.wait_for_all()
     server.close()
     why, lost = team.told.get(timeout=DEADLINE)
-    assert why == "workerpool2-0, a parameter server, is gone, and its variables with it"
+    assert why == "workerpool2-0, a parameter server, is gone, and its variables are lost"
     assert lost == "workerpool2-0"
     team.lines.__exit__(None, None, None)
 
@@ -91,7 +91,7 @@ def test_a_frozen_parameter_server_is_named_in_time(stack: ExitStack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "who"), [(2, "workerpool2-0, a parameter server"), (1, "workerpool1-0, the only worker here")]
+    ("workers", "who"), [(2, "workerpool2-0, a parameter server"), (1, "workerpool1-0, the only connected worker")]
 )
 def test_the_run_ends_with_the_first_that_it_needs_and_that_is_told_to_end(
     workers: int, who: str, stack: ExitStack, capsys: pytest.CaptureFixture[str]
@@ -107,7 +107,7 @@ def test_the_run_ends_with_the_first_that_it_needs_and_that_is_told_to_end(
         assert eventually(lambda: bool(lines.told))
     assert [one.result(timeout=DEADLINE) for one in held] == [None] * len(held)
     assert lines.told == who.partition(",")[0]
-    assert capsys.readouterr().out.count(f"{who}, was told to end, and so the run ends") == 1
+    assert capsys.readouterr().out.count(f"{who}, was asked to stop, so the run stops") == 1
 
 
 def test_a_lost_worker_is_no_end_and_passes_its_roll_call_when_it_comes_back(
@@ -159,7 +159,7 @@ def test_who_is_missing_is_named_when_another_one_is_back_and_gets_no_work(
         lines.wait_for_all()
         for worker in workers:
             worker.close()
-        assert eventually(lambda: "no worker is left, and the run ends unless" in capsys.readouterr().out)
+        assert eventually(lambda: "no worker is left, so the run ends unless" in capsys.readouterr().out)
         held.append(team.hold("workerpool1-0"))
         assert eventually(lambda: "workerpool1-0 is back, but workerpool1-1 is gone" in capsys.readouterr().out)
         with lines.patience():
@@ -192,12 +192,12 @@ def test_a_step_that_never_comes_back_ends_the_run(stack: ExitStack) -> None:
         with lines.patience():
             told, _ = team.told.get(timeout=DEADLINE)
     assert "no worker finished a step within" in told
-    assert "; all of them are here" in told
+    assert "; all workers are connected" in told
     assert [one.result(timeout=DEADLINE) for one in held] == [None] * 2
 
 
 def test_a_chief_that_ends_early_or_is_frozen_is_an_error_of_all_others() -> None:
-    for says, words in ((b"", "ended before the training did"), (None, "has been silent")):
+    for says, words in ((b"", "exited before the training finished"), (None, "has been silent")):
         with socket.create_server(("127.0.0.1", 0)) as chief:
             address = f"127.0.0.1:{chief.getsockname()[1]}"
             cluster = Cluster((Node("workerpool0-0", address), Node("workerpool1-0", "h:1")), "workerpool1-0")

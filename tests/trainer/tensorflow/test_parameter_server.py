@@ -70,7 +70,7 @@ def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
 
     served = train(folder, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=watch)
     assert served.code == 0, served.output
-    assert "workerpool1-0 is gone; the others do its part until it comes back" in served.output
+    assert "workerpool1-0 is gone; the other workers do its part until it comes back" in served.output
     assert "workerpool1-1 was killed by SIGKILL (exit code 137)" in served.output
     assert "workerpool1-0 was killed by SIGKILL (exit code 137). Restarting this replica (restart 1 of" in served.output
     assert "Failed to connect" not in served.output  # TensorFlow's words for it
@@ -89,7 +89,7 @@ def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_
     broken = train(tmp_path, 2, *SERVED, *flags, "2000", servers=2, watch=kill)
     assert broken.code == 1
     assert (
-        "workerpool2-0, a parameter server, is gone, and its variables with it; the next run resumes" in broken.output
+        "workerpool2-0, a parameter server, is gone, and its variables are lost; the next run resumes" in broken.output
     )
     assert "Traceback" not in broken.output
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
@@ -112,7 +112,7 @@ def test_when_all_are_told_to_end_the_servers_stay_until_the_chief_has_saved_wha
         assert eventually(lambda: "step 20/" in shown.read_text()), shown.read_text()
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(DEADLINE) == 130
-    told = re.search(r"workerpool0-0: saved step (\d+), as it was told to end", shown.read_text())
+    told = re.search(r"workerpool0-0: saved step (\d+), because it was asked to stop", shown.read_text())
     assert told, shown.read_text()
     last = int(told[1])
     resumed = train(tmp_path, 2, *SERVED, *flags, str(last + 10), servers=2)
@@ -125,8 +125,8 @@ def test_when_all_are_told_to_end_the_servers_stay_until_the_chief_has_saved_wha
 def test_a_parameter_server_that_is_told_alone_to_end_costs_no_step(tmp_path: Path) -> None:
     flags = ("--checkpoint-every", "5000", "--steps", "5000")
     ended = train(tmp_path, 2, *SERVED, *flags, servers=2, options=["--fault", "workerpool2-1:term@step=10"])
-    assert "workerpool2-1, a parameter server, was told to end, and so the run ends" in ended.output
-    told = re.search(r"workerpool0-0: saved step (\d+), as workerpool2-1 was told to end", ended.output)
+    assert "workerpool2-1, a parameter server, was asked to stop, so the run stops" in ended.output
+    told = re.search(r"workerpool0-0: saved step (\d+), because workerpool2-1 was asked to stop", ended.output)
     assert told, ended.output
     assert "Job failed: workerpool2-1 was killed by SIGTERM (exit code 143)" in ended.output
     assert (ended.output_folder / f"checkpoints/step-{int(told[1]):09d}/committed.json").exists()
@@ -196,7 +196,7 @@ def test_a_port_that_another_process_took_meanwhile_is_looked_for_again(
 
 def test_a_run_with_parameter_servers_needs_workers_and_servers() -> None:
     for lacking in (Cluster(), Cluster((CHIEF, WORKER)), Cluster((CHIEF,), servers=(SERVER,))):
-        with pytest.raises(TrainerError, match="needs workers in pool 1 and parameter servers in pool 2"):
+        with pytest.raises(TrainerError, match="requires workers in pool 1 and parameter servers in pool 2"):
             parameter_server.STRATEGY.lay_out(StrategyFlags(), lacking, Path())
     whole = Cluster((CHIEF, WORKER), servers=(SERVER,))
     assert parameter_server.STRATEGY.lay_out(StrategyFlags(), whole, Path()).data_size == 1

@@ -218,7 +218,7 @@ def test_before_the_roll_call_a_model_whose_layers_cannot_be_placed_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "build", lambda config, example: keras.Sequential())
-    with pytest.raises(TrainerError, match=r"^--strategy model_parallel needs build\(\) .* to take `devices`$"):
+    with pytest.raises(TrainerError, match=r"^--strategy model_parallel requires build\(\) .* to accept `devices`$"):
         model_parallel.STRATEGY.lay_out(model_parallel.Flags(), PAIR, folder)
 
 
@@ -254,7 +254,9 @@ def test_the_precision_is_the_flag_s_and_bfloat16_of_itself_only_on_gpus_that_ha
 def test_a_keras_with_other_inner_names_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     states.require_keras()
     monkeypatch.setattr(states, "PRIVATE", ("_renamed",))
-    with pytest.raises(TrainerError, match=rf"Keras {keras.__version__} has no _renamed, .* install the version of"):
+    with pytest.raises(
+        TrainerError, match=rf"Keras {keras.__version__} has no _renamed, .* install the Keras version in"
+    ):
         states.require_keras()
 
 

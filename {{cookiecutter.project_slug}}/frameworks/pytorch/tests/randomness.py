@@ -1,4 +1,4 @@
-"""Whether the model draws random numbers while it trains: then what it loses depends on the number of processes."""
+"""Tests whether the model draws random numbers in training. If it does, losses depend on the number of processes."""
 
 import torch
 
@@ -8,7 +8,7 @@ from trainer.config import Config
 
 
 def draws() -> bool:
-    """Draw numbers, as dropout does."""
+    """Return whether the model draws random numbers, such as for dropout."""
     net, inputs = model.build(Config(), batch(1)).train(), torch.from_numpy(batch(4).inputs)
     with torch.no_grad():
         return not torch.equal(net(inputs), net(inputs))

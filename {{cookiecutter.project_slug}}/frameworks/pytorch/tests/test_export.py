@@ -33,17 +33,17 @@ def test_the_weights_fit_a_fresh_model(tmp_path: Path) -> None:
 
 def test_a_model_for_which_the_temporary_folder_has_no_room_is_refused(tmp_path: Path) -> None:
     net = tiny()
-    net.register_buffer("large", torch.zeros(1).expand(2**50))  # which takes no memory here
+    net.register_buffer("large", torch.zeros(1).expand(2**50))  # needs no memory
     with pytest.raises(OSError, match="No space left on device"):
         export.export(net, SOME, tmp_path)
 
 
 def test_a_program_that_answers_differently_is_no_success(tmp_path: Path) -> None:
     export.export(tiny(), SOME, tmp_path)
-    with pytest.raises(TrainerError, match="answers differently from the trained model"):
+    with pytest.raises(TrainerError, match="differ from the trained model's by"):
         export.prove(tiny(), SOME, tmp_path)
 
 
 def test_where_nothing_is_exported_the_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TrainerError, match=f"^{tmp_path}.* is no exported model: "):
+    with pytest.raises(TrainerError, match=f"^{tmp_path}.* isn't an exported model: "):
         export.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Which mesh the flags mean, and which flags fit no machines, no model or not one another."""
+"""Tests the mesh for valid flags, and the errors for flags that don't fit the machines, the model or each other."""
 
 from typing import Any
 
@@ -50,11 +50,11 @@ def test_a_machine_without_gpus_has_as_many_processes_as_a_copy_needs() -> None:
     [
         (
             {"strategy": "fsdp", "degree": 5},
-            "--degree is 5, must divide the 24 processes (3 machines with 8 each)",
+            "--degree is 5, but must divide the 24 processes (3 machines with 8 each)",
         ),
         (
             {"strategy": "fsdp", "micro_batches": 5},
-            "--micro-batches is 5, must be at most the samples of a process (--global-batch 96 / 24 = 4)",
+            "--micro-batches is 5, but must be at most the number of samples per process (--global-batch 96 / 24 = 4)",
         ),
         ({"strategy": "fsdp", "global_batch": 8}, "--global-batch is 8, must be at least one sample per process (24)"),
     ],

@@ -1,4 +1,4 @@
-"""Export of the trained model, in the form that PyTorch serves: a `torch.export` program, and its weights."""
+"""Exports the trained model as a `torch.export` program and its weights."""
 
 import copy
 import errno
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trainer import model
 from trainer.checkpoints import commit_marker, saver
-from trainer.checkpoints.disagreement import DRAWN, SAMPLES, Answers
+from trainer.checkpoints.divergence import DRAWN, SAMPLES, Answers
 from trainer.cluster import devices
 from trainer.config import Job
 from trainer.data import Array, Batch, show
@@ -29,22 +29,22 @@ from trainer.vertex.storage import copy_files
 
 PROGRAM = "model.pt2"
 WEIGHTS = "weights.pt"
-Answer: TypeAlias = Callable[[Array], Array]  # inputs -> output, arrays of numpy
+Answer: TypeAlias = Callable[[Array], Array]  # from inputs to outputs, as NumPy arrays
 
 
 class Exported(NamedTuple):
-    """A model that was read from its folder."""
+    """An exported model that was loaded from its folder."""
 
     answer: Answer
-    shape: tuple[int | None, ...]  # of its inputs; None is a free size
+    shape: tuple[int | None, ...]  # of the inputs; None is a dynamic size
     dtype: np.dtype[np.generic]
 
 
 def finish(job: Job, trained: Answers) -> None:
-    """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
+    """Export the model from the last checkpoint, which contains the complete model with every strategy.
 
     Raises:
-        TrainerError: the checkpoint is damaged, or the export answers otherwise than the trained model.
+        TrainerError: if the checkpoint is damaged, or the losses of the exported and the trained model differ.
     """
     target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
     net, samples = new(job)
@@ -53,35 +53,35 @@ def finish(job: Job, trained: Answers) -> None:
         answer = export(net, torch.from_numpy(samples.inputs), target)
     output, batch = torch.from_numpy(answer(samples.inputs)), devices.copy(samples, torch.device("cpu"))
     if trained.differ(model.losses(output, batch).tolist()):
-        raise TrainerError(f"{target} answers otherwise than the trained model, with the same weights; {DRAWN}")
+        raise TrainerError(f"{target} returns different losses than the trained model with the same weights; {DRAWN}")
     say_lines(show(answer, samples))
 
 
 def rehearse(job: Job) -> None:
-    """Export the model of the first step to a folder that is then removed. Raises TrainerError where that fails."""
+    """Export the initial model to a temporary folder. Raises TrainerError if the export fails."""
     net, samples = new(job)
     with tempfile.TemporaryDirectory() as aside:
         export(net, torch.from_numpy(samples.inputs), Path(aside))
 
 
 def new(job: Job) -> tuple[nn.Module, Batch]:
-    """Return the model of the first step, and the samples that it must answer alike when it is exported."""
+    """Return the initial model, and the samples on which the model and its export are compared."""
     heldout = Dataset(job.shards, "heldout")
-    count = max(min(len(heldout), SAMPLES), 2)  # for PyTorch, one sample would mean that there is always one
+    count = max(min(len(heldout), SAMPLES), 2)  # from one sample, PyTorch would export a fixed batch size of 1
     samples = heldout.first(count, job.config)
     return new_model(job.config, samples), samples
 
 
 def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
-    """Write the model to `folder` and prove it there: reloaded, it must answer as the model does. Returns its answers.
+    """Export the model to `folder`, reload it, and compare the outputs. Returns the reloaded model's function.
 
     Args:
-        net: the bare model, without a parallel wrapper.
-        inputs: of at least two samples, (n, ...); n stays free, and each other size that the model leaves free.
-        folder: where to; created if absent.
+        net: the model without a parallel wrapper.
+        inputs: at least two samples, (n, ...); n and sizes that the model doesn't fix are dynamic.
+        folder: the target folder.
 
     Raises:
-        TrainerError: the model cannot be exported, or the reloaded program answers otherwise.
+        TrainerError: if the model can't be exported, or the reloaded program's outputs differ.
     """
     net = copy.deepcopy(net).cpu().eval()
     inputs = inputs.cpu()
@@ -91,7 +91,7 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         program = torch.export.export(net, (inputs,), dynamic_shapes=(sizes,))
     with tempfile.TemporaryDirectory() as aside:
         if shutil.disk_usage(aside).free < 2 * sum(tensor.nbytes for tensor in net.state_dict().values()):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), aside)  # of which PyTorch would die by SIGABRT
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), aside)  # otherwise PyTorch would die of SIGABRT
         torch.export.save(program, Path(aside) / PROGRAM)
         torch.save(net.state_dict(), Path(aside) / WEIGHTS)
         copy_files(Path(aside), folder)
@@ -99,13 +99,13 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
 
 
 def load(folder: Path) -> Exported:
-    """Read an exported model; it answers on the CPU.
+    """Load an exported model, which then runs on the CPU.
 
     Raises:
-        TrainerError: there is none.
+        TrainerError: if the folder doesn't contain an exported model.
     """
-    if not zipfile.is_zipfile(folder / PROGRAM):  # of what is none, PyTorch would tell in a traceback
-        raise TrainerError(f"{folder / PROGRAM} is no exported model: it is damaged, or not there")
+    if not zipfile.is_zipfile(folder / PROGRAM):  # otherwise PyTorch would print a traceback
+        raise TrainerError(f"{folder / PROGRAM} isn't an exported model: the file is damaged or doesn't exist")
     program = torch.export.load(folder / PROGRAM)
     module, (name,) = program.module(), program.graph_signature.user_inputs
     example = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
@@ -124,5 +124,5 @@ def prove(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         expected, given = net(inputs), torch.from_numpy(answer(inputs.numpy()))
     if not torch.allclose(expected, given, atol=1e-5):
         difference = float((expected - given).abs().max())
-        raise TrainerError(f"{folder / PROGRAM} answers differently from the trained model, by {difference:.3g}")
+        raise TrainerError(f"the outputs of {folder / PROGRAM} differ from the trained model's by {difference:.3g}")
     return answer

@@ -1,4 +1,4 @@
-"""python -m trainer.task: environment and flags in, a trained and exported model out."""
+"""python -m trainer.task: train and export a model, as the flags and the environment specify."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Do one replica's part of the training. Raises TrainerError for a fault that the user can cure."""
+    """Run one replica's part of the training. Raises TrainerError for an error that the user can fix."""
     clock = Clock(process_start())
     strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
@@ -26,8 +26,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then train in a process for each GPU."""
-    import torch  # takes seconds: a mistake in the flags is told at once
+    """Wait for all replicas, then start a training process for each GPU."""
+    import torch  # takes seconds, so wrong flags are reported before
 
     from trainer import train
     from trainer.cluster import processes

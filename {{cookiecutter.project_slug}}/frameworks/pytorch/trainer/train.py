@@ -1,4 +1,4 @@
-"""Training, readable from top to bottom: `run` in each process, `train`, and what happens in a step."""
+"""The training loop, readable from top to bottom: `run` in each process, `train`, and `train_step`."""
 
 from functools import partial
 
@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from trainer import export, model
-from trainer.checkpoints import disagreement
-from trainer.checkpoints.disagreement import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
+from trainer.checkpoints import divergence
+from trainer.checkpoints.divergence import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
 from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster import devices, processes
 from trainer.cluster.world import Mesh, World
@@ -25,27 +25,27 @@ from trainer.vertex.log import say
 
 
 def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
-    """Join the other processes and train; `processes.launch` starts this function in each of them."""
+    """Join the other processes and train. `processes.launch` starts this function in each process."""
     with processes.join(mesh, job.config.collective_timeout) as world:
         if world.is_chief:
             say(f"training on {world.size} x {devices.describe(world.device)}, {strategy.name}: {mesh}")
         final, answers = train(job, strategy, world, clock)
-    if world.is_chief:  # the state of the training has left the memory
+    if world.is_chief:  # the training state is no longer in memory
         export.finish(job, answers)
         conclude(job, clock, final)
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train from the first step, or from the newest whole checkpoint, to the last.
+    """Train from the first step, or from the latest complete checkpoint, to the last step.
 
-    Returns the held-out metrics, and the model's answers, by which its export is proven.
+    Returns the held-out metrics, and the losses that the exported model must reproduce.
     """
     config, data = job.config, Data(job)
     require_same(job, world.gather(data.fingerprint.digest))
     if world.is_chief and job.rehearses_export:
         export.rehearse(job)
     net = new_model(config, data.example)
-    disagreement.require_same_buffers(job, net, world)  # before a strategy gives all of them those of the first process
+    divergence.require_same_buffers(job, net, world)  # before the strategy copies the first process's buffers to all
     net = strategy.wrap(config, net, world)
     checkpoints = Checkpoints(job, strategy, world, data.fingerprint, clock)
     state = checkpoints.restore(State(net, new_optimizer(config, net)))
@@ -55,7 +55,7 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
     with checkpoints:
         for batch in reports.traced(data.training(state.step, world.data_rank, world.data_size)):
             totals = train_step(config, strategy, state, devices.copy(batch, world.device), world)
-            reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint
+            reports.step(state, totals)  # first, so that a state with a NaN or infinite loss is never saved
             checkpoints.step(state)
             if state.step < config.steps and due(state.step, config, config.evaluate_every):
                 with clock.phase(EVALUATION):
@@ -68,7 +68,7 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 
 
 def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, world: World) -> Totals:
-    """Take an optimizer step on this process's share of the global batch; returns the sums over its samples."""
+    """Run an optimizer step on this process's share of the global batch. Returns the totals over its samples."""
     torch.manual_seed(step_seed(config, state.step, world.data_rank))
     totals = strategy.forward_backward(config, state.net, batch, world)
     norm = strategy.clip(state.net, config.clip, world)
@@ -82,9 +82,12 @@ def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, w
 
 @torch.no_grad()
 def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Values:
-    """Return the mean loss and metrics over every held-out sample exactly once. Every process must call it."""
+    """Return the mean loss and metrics over all held-out samples, each counted once.
+
+    Every process must call this function.
+    """
     net.eval()
-    disagreement.share_buffers(strategy.bare(net), world)
+    divergence.share_buffers(strategy.bare(net), world)
     totals = Totals()
     for filled, mask in data.evaluation(world.data_rank, world.data_size, strategy.parts(config)):
         batch = devices.copy(filled, world.device)
@@ -97,16 +100,16 @@ def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, wor
 
 @torch.no_grad()
 def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Answers:
-    """Return the model's losses of the first held-out samples, which are the same in all processes.
+    """Return the model's losses on the first held-out samples, which all processes share.
 
-    Every process must call it. Raises TrainerError where processes have other models.
+    Every process must call this function. Raises TrainerError if the processes' models differ.
     """
-    count = largest_part(job.config, world.data_size * strategy.parts(job.config))  # as in evaluation
+    count = largest_part(job.config, world.data_size * strategy.parts(job.config))  # as in an evaluation
     batch = devices.copy(data.heldout.first(count, job.config), world.device)
 
     def losses() -> list[float]:
         with autocast(job.config, world.device, enabled=strategy.casts):
-            output = net(batch.inputs)  # none before the last stage of a pipeline
+            output = net(batch.inputs)  # None before the last stage of a pipeline
         return [] if output is None else model.losses(output, batch)[:SAMPLES].tolist()
 
     net.eval()

@@ -1,4 +1,4 @@
-"""Two devices out of one CPU, so that what a machine with several GPUs does is tested on a laptop."""
+"""Splits the CPU into two devices, so that a laptop can test the code for machines with several GPUs."""
 
 import os
 

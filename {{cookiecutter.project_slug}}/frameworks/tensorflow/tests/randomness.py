@@ -1,4 +1,4 @@
-"""Whether the model draws random numbers while it trains: then what it loses depends on the number of processes."""
+"""Tests whether the model draws random numbers in training. If it does, losses depend on the number of processes."""
 
 import tensorflow as tf
 
@@ -8,6 +8,6 @@ from trainer.config import Config
 
 
 def draws() -> bool:
-    """Draw numbers, as dropout does."""
+    """Return whether the model draws random numbers, such as for dropout."""
     net, inputs = model.build(Config(), batch(1)), batch(4).inputs
     return not bool(tf.reduce_all(net(inputs, training=True) == net(inputs, training=True)))

@@ -26,10 +26,10 @@ def test_the_saved_model_answers_for_any_number_of_samples_and_tells_what_it_tak
 
 def test_a_saved_model_that_answers_differently_is_no_success(tmp_path: Path) -> None:
     export.export(tiny(), SOME, tmp_path)
-    with pytest.raises(TrainerError, match="answers differently from the trained model"):
+    with pytest.raises(TrainerError, match="differ from the trained model's by"):
         export.prove(tiny(), SOME, tmp_path)
 
 
 def test_where_nothing_is_exported_the_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TrainerError, match=f"^{tmp_path}.* is no exported model: "):
+    with pytest.raises(TrainerError, match=f"^{tmp_path}.* isn't an exported model: "):
         export.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Flags of strategies: which choice has which, and which are refused."""
+"""Tests the flags of each strategy, and which flags are rejected."""
 
 import pytest
 

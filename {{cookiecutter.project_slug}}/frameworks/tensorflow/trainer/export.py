@@ -1,4 +1,4 @@
-"""Export of the trained model, in the form that TensorFlow serves: a SavedModel."""
+"""Exports the trained model as a SavedModel."""
 
 import tempfile
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer import model
 from trainer.checkpoints import commit_marker, saver
-from trainer.checkpoints.disagreement import DRAWN, SAMPLES, Answers
+from trainer.checkpoints.divergence import DRAWN, SAMPLES, Answers
 from trainer.config import Job
 from trainer.data import Array, Batch, show
 from trainer.samples.shards import Dataset
@@ -20,24 +20,24 @@ from trainer.vertex.errors import TrainerError, exporting
 from trainer.vertex.log import say_lines
 from trainer.vertex.storage import copy_files
 
-Answer: TypeAlias = Callable[[Array], Array]  # inputs -> output, arrays of numpy
+Answer: TypeAlias = Callable[[Array], Array]  # from inputs to outputs, as NumPy arrays
 
 
 class Exported(NamedTuple):
-    """A model that was read from its folder."""
+    """An exported model that was loaded from its folder."""
 
     answer: Answer
-    shape: tuple[int | None, ...]  # of its inputs; None is a free size
+    shape: tuple[int | None, ...]  # of the inputs; None is a dynamic size
     dtype: np.dtype[np.generic]
 
 
 def finish(job: Job, trained: Answers) -> None:
-    """Export the model from the last checkpoint: there, whatever the strategy, it is whole.
+    """Export the model from the last checkpoint, which contains the complete model with every strategy.
 
-    In float32: what is served must not depend on how it was trained.
+    The export is in float32, so the served model doesn't depend on --precision.
 
     Raises:
-        TrainerError: the checkpoint is damaged, or the export answers otherwise than the trained model.
+        TrainerError: if the checkpoint is damaged, or the losses of the exported and the trained model differ.
     """
     target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
     net, samples = new(job)
@@ -45,12 +45,12 @@ def finish(job: Job, trained: Answers) -> None:
     with writable.writing(target):
         answer = export(net, samples.inputs, target)
     if trained.differ(np.asarray(model.losses(answer(samples.inputs), samples)).tolist()):
-        raise TrainerError(f"{target} answers otherwise than the trained model, with the same weights; {DRAWN}")
+        raise TrainerError(f"{target} returns different losses than the trained model with the same weights; {DRAWN}")
     say_lines(show(answer, samples))
 
 
 def rehearse(job: Job) -> None:
-    """Export the model of the first step to a folder that is then removed. Raises TrainerError where that fails."""
+    """Export the initial model to a temporary folder. Raises TrainerError if the export fails."""
     policy, (net, samples) = keras.config.dtype_policy(), new(job)
     with tempfile.TemporaryDirectory() as aside:
         export(net, samples.inputs, Path(aside))
@@ -58,7 +58,7 @@ def rehearse(job: Job) -> None:
 
 
 def new(job: Job) -> tuple[keras.Model, Batch]:
-    """Return the model of the first step, in float32, and the samples that it must answer alike when it is exported."""
+    """Return the initial model in float32, and the samples on which the model and its export are compared."""
     keras.config.set_dtype_policy("float32")
     heldout = Dataset(job.shards, "heldout")
     samples = heldout.first(min(len(heldout), SAMPLES), job.config)
@@ -67,15 +67,15 @@ def new(job: Job) -> tuple[keras.Model, Batch]:
 
 
 def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
-    """Write the model to `folder` and prove it there: reloaded, it must answer as the model does. Returns its answers.
+    """Export the model to `folder`, reload it, and compare the outputs. Returns the reloaded model's function.
 
     Args:
-        net: built outside a strategy's scope, with the trained weights.
-        inputs: of some samples, (n, ...); n stays free, and so does each size that the model leaves free.
-        folder: where to; created if absent.
+        net: the trained model, built outside a strategy's scope.
+        inputs: samples, (n, ...); n and sizes that the model doesn't fix are dynamic.
+        folder: the target folder.
 
     Raises:
-        TrainerError: the model cannot be exported, or the reloaded one answers otherwise.
+        TrainerError: if the model can't be exported, or the reloaded model's outputs differ.
     """
     with tempfile.TemporaryDirectory() as aside:
         with exporting(model.__file__):
@@ -85,10 +85,10 @@ def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
 
 
 def load(folder: Path) -> Exported:
-    """Read an exported model; it answers on the CPU, as a GPU may round the same sums differently from call to call.
+    """Load an exported model, which then runs on the CPU, because a GPU may round differently from call to call.
 
     Raises:
-        TrainerError: there is none.
+        TrainerError: if the folder doesn't contain an exported model.
     """
     try:
         with tf.device("CPU:0"):
@@ -96,7 +96,7 @@ def load(folder: Path) -> Exported:
         signature = reloaded.signatures["serving_default"]
     except (OSError, ValueError, KeyError, AttributeError, tf.errors.OpError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise TrainerError(f"{folder} is no exported model: {reason}") from None
+        raise TrainerError(f"{folder} isn't an exported model: {reason}") from None
     (inputs,) = signature.structured_input_signature[1].values()
 
     def answer(array: Array) -> Array:
@@ -112,5 +112,5 @@ def prove(net: keras.Model, inputs: Array, folder: Path) -> Answer:
         expected = net(inputs)
     if not np.allclose(expected, given := answer(inputs), atol=1e-5):
         difference = float(np.abs(expected - given).max())
-        raise TrainerError(f"{folder} answers differently from the trained model, by {difference:.3g}")
+        raise TrainerError(f"the outputs of {folder} differ from the trained model's by {difference:.3g}")
     return answer

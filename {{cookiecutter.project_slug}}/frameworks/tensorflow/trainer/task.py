@@ -1,4 +1,4 @@
-"""python -m trainer.task: environment and flags in, a trained and exported model out."""
+"""python -m trainer.task: train and export a model, as the flags and the environment specify."""
 
 from collections.abc import MutableMapping, Sequence
 from functools import partial
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Do one replica's part of the training. Raises TrainerError for a fault that the user can cure."""
+    """Run one replica's part of the training. Raises TrainerError for an error that the user can fix."""
     program.prepare(environ, argv)
-    from trainer.config import Job  # not before: these import TensorFlow
+    from trainer.config import Job  # imported late, because these modules import TensorFlow
     from trainer.parallel import choice
 
     clock = Clock(process_start())
     strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
-    environ.pop("TF_CONFIG", None)  # it may list reducers, for which TensorFlow would wait in silence
+    environ.pop("TF_CONFIG", None)  # TensorFlow would silently wait for the reducers that it may list
     writable.require_writable(folders, writable.CHIEF if cluster.is_chief else ())
     data = strategy.data(config, folders, cluster)
     with lease.held(folders, is_chief=cluster.is_chief), data as folder:
@@ -32,7 +32,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(job: "Job", strategy: "Strategy", clock: Clock) -> None:
-    """Wait for all replicas, then do this one's part."""
+    """Wait for all replicas, then run this replica's part of the training."""
     import keras
     import tensorflow as tf
 

@@ -1,11 +1,11 @@
-"""Training, readable from top to bottom: `run` on each machine, `train`, and what a device does in a step."""
+"""The training loop, readable from top to bottom: `run` on each machine, `train`, and `train_step`."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer import export, model
-from trainer.checkpoints.disagreement import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
+from trainer.checkpoints.divergence import EXACT, ROUNDED, SAMPLES, Answers, repeated, require_same_answers
 from trainer.checkpoints.saver import Checkpoints
 from trainer.cluster.world import Mesh, World
 from trainer.config import Config, Job, due
@@ -22,29 +22,29 @@ from trainer.vertex.log import say
 
 
 def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
-    """Join the other machines and train; `task.launch` calls this function on each of them."""
+    """Join the other machines and train. `task.launch` calls this function on each machine."""
     with strategy.join(job.config, job.cluster, mesh) as world:
         if not world:
             return
         if world.is_chief:
             say(f"training on {strategy.describe(job, world)}")
         final, answers = train(job, strategy, world, clock)
-        if world.is_chief:  # the state of the training has left the memory
+        if world.is_chief:  # the training state is no longer in memory
             export.finish(job, answers)
             conclude(job, clock, final)
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train from the first step, or from the newest whole checkpoint, to the last.
+    """Train from the first step, or from the latest complete checkpoint, to the last step.
 
-    Returns the held-out metrics, and the model's answers, by which its export is proven.
+    Returns the held-out metrics, and the losses that the exported model must reproduce.
     """
     config, data = job.config, Data(job)
     require_same(job, world.gather(data.fingerprint.digest))
     if world.is_chief and job.rehearses_export:
         export.rehearse(job)
     state = new_state(config, strategy, data.example, world)
-    with tf.device("CPU:0"):  # a second state, for the checkpoints
+    with tf.device("CPU:0"):  # a second copy of the state, for the checkpoints
         copy = new_state(config, Strategy(), data.example, World()) if world.is_chief else None
     checkpoints = Checkpoints(job, world, copy, data.fingerprint, clock)
     state = checkpoints.restore(state)
@@ -56,7 +56,7 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
         for parts in reports.traced(shares(data, state.step, world)):
             totals = spread.take(parts)
             state.step += 1
-            reports.step(state, totals)  # first: a loss that is no number must not become a checkpoint
+            reports.step(state, totals)  # first, so that a state with a NaN or infinite loss is never saved
             checkpoints.step(state)
             if state.step < config.steps and due(state.step, config, config.evaluate_every):
                 with clock.phase(EVALUATION):
@@ -71,9 +71,9 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 def train_step(
     config: Config, strategy: Strategy, state: State, batch: Batch, world: World
 ) -> tuple[Totals, tf.Tensor]:
-    """Take an optimizer step of a device on its share of the global batch.
+    """Run an optimizer step of a device on its share of the global batch.
 
-    Returns the sums over the samples of all devices, and the seconds in which this one only communicated.
+    Returns the totals over the samples of all devices, and the seconds in which this device only communicated.
     """
     state.seed(config.seed)
     totals, gradients = strategy.forward_backward(config, state.net, batch, world)
@@ -83,16 +83,19 @@ def train_step(
 
 
 def evaluate(spread: Spread, data: Data, world: World) -> Values:
-    """Return the mean loss and metrics over every held-out sample exactly once. Every machine must call it."""
+    """Return the mean loss and metrics over all held-out samples, each counted once.
+
+    Every machine must call this function.
+    """
     size, parts = world.mesh.data_size, spread.loop.config.micro_batches
     shares = (data.evaluation(rank, size, parts) for rank in world.data_ranks)
     return means(spread.score(zip(*shares, strict=True)), spread.loop.names)
 
 
 def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
-    """Return the model's losses of the first held-out samples, which are the same on all machines.
+    """Return the model's losses on the first held-out samples, which all machines share.
 
-    Every machine must call it. Raises TrainerError where machines have other models.
+    Every machine must call this function. Raises TrainerError if the machines' models differ.
     """
     batch = data.heldout.first(min(len(data.heldout), SAMPLES), job.config)
     is_exact = keras.config.dtype_policy().compute_dtype == "float32"
@@ -104,7 +107,7 @@ def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
 
 
 def new_state(config: Config, strategy: Strategy, example: Batch, world: World) -> State:
-    """Build the state before the first step: the same on every machine."""
+    """Build the state before the first step, which is the same on every machine."""
     require_keras()
     keras.utils.set_random_seed(config.seed)
     with strategy.scope(world):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds Horovod for the python on PATH, which has PyTorch: bash requirements/horovod.sh, for NVIDIA GPUs with "cuda".
-# Takes some minutes and needs CMake 3, a C++ compiler and, for GPUs, nvcc. Its last release, of June 2023, is made for
-# C++14, PyTorch needs C++17; that is all that is changed.
+# Builds Horovod for the Python on PATH, which must have PyTorch: bash requirements/horovod.sh. For NVIDIA GPUs, add "cuda".
+# The build takes some minutes and requires CMake 3, a C++ compiler and, for GPUs, nvcc. The only change to Horovod's last
+# release, of June 2023, is C++17 instead of C++14, because PyTorch requires C++17.
 set -euo pipefail
 
 release=horovod-0.28.1
@@ -20,7 +20,7 @@ sed --in-place 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeL
 export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_NVTX=1
 export CXXFLAGS="-include cstdint" # newer compilers no longer include it by themselves
 if [ "${1:-}" = cuda ]; then
-    # PyTorch's wheels bring NCCL, under a name that the linker does not look for.
+    # PyTorch's wheels contain NCCL under a name that the linker doesn't find.
     nccl=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia/nccl
     ln -s "$nccl/lib/libnccl.so.2" "$folder/libnccl.so"
     export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED HOROVOD_NCCL_INCLUDE="$nccl/include" HOROVOD_NCCL_LIB="$folder"

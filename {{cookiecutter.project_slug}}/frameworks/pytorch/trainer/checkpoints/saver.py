@@ -1,4 +1,4 @@
-"""Checkpoints of a run, saved whole or not at all by all processes together, while they train on."""
+"""Saves and restores checkpoints: all processes write each checkpoint together, while training continues."""
 
 import io
 import os
@@ -24,9 +24,9 @@ from torch.distributed.checkpoint.staging import AsyncStager, BlockingAsyncStage
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.tensor import DTensor
 
-from trainer.checkpoints import commit_marker, disagreement
+from trainer.checkpoints import commit_marker, divergence
 from trainer.checkpoints.background import Background
-from trainer.checkpoints.disagreement import require_alike
+from trainer.checkpoints.divergence import require_no_divergence
 from trainer.cluster.preemption import NOTICE, LastMoment, StoppedError
 from trainer.cluster.world import World
 from trainer.config import Job, due
@@ -39,34 +39,34 @@ from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
 
-# Keyed by parameter names, not by positions in the optimizer, so that another strategy can load them.
+# The optimizer state is keyed by parameter names, not by positions, so that another strategy can load it.
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
-MOMENTS = "state."  # of the optimizer's names; the others are of its groups, which code, flags and machine set anew
-NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save, of a disk that is full
+MOMENTS = "state."  # prefix of the moments; other keys describe parameter groups, which each run sets itself
+NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save's error for a full disk
 
 
 class Checkpoints(Background):
-    """Checkpoints that another thread of each process writes: a step waits for a copy of the state, not for files.
+    """Checkpoints that a background thread of each process writes, so a step only waits for a copy of the state.
 
-    The copy lies in the machine's memory, pinned where it comes from a GPU. Every process must call the methods at the
-    same steps. After an error of the loop, what is being written is still written to its end.
+    The copy is in host memory, which is pinned if the state is on a GPU. Every process must call the methods at the
+    same steps. After an error in the training loop, the thread still finishes the current checkpoint.
     """
 
     def __init__(self, job: Job, strategy: Strategy, world: World, samples: Fingerprint, clock: Clock) -> None:
         super().__init__()
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, clock
         self._job, self._strategy, self._world, self._samples = job, strategy, world, samples
-        self._saved = ""  # name of the newest checkpoint
-        self._writers = world.with_own_group(job.config.collective_timeout)  # for the thread that writes
+        self._saved = ""  # name of the latest checkpoint
+        self._writers = world.with_own_group(job.config.collective_timeout)  # for the background thread
         self._last_moment = LastMoment(job.cluster, world.with_own_group(job.config.collective_timeout))
         self._stager = new_stager(world.device)
 
     def restore(self, state: State) -> State:
-        """Load the newest whole checkpoint, if there is one, into the state.
+        """Load the latest complete checkpoint, if there is one, into the state.
 
         Raises:
-            TrainerError: the checkpoint is of another model or other samples, or of more steps than the run is to take.
-            PeerError: each checkpoint holds values that are no numbers, and so does the state now.
+            TrainerError: if the checkpoint has another model, other samples, or more steps than --steps.
+            PeerError: if every checkpoint contains NaN or infinite values, which the state now contains, too.
         """
         folder = newest(self._root, self._world, partial(load, state, self._strategy.bare(state.net)))
         require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
@@ -79,12 +79,12 @@ class Checkpoints(Background):
         return state
 
     def step(self, state: State) -> None:
-        """Save the state where a checkpoint is due, or where the run ends because a process was told to end.
+        """Save the state if a checkpoint is due, or if a process was asked to stop.
 
         Raises:
-            StoppedError: a process was told to end, and this step is saved.
-            TrainerError: an earlier checkpoint cannot be written.
-            PeerError: copies of the model are not alike.
+            StoppedError: if a process was asked to stop, after this step is saved.
+            TrainerError: if an earlier checkpoint can't be written.
+            PeerError: if the parameters of processes have diverged.
         """
         by = self._last_moment.by(state.step)
         with self._clock.phase(CHECKPOINTS):
@@ -94,30 +94,30 @@ class Checkpoints(Background):
                 self.compare(state)
         if by:
             self.wait()
-            self._writers.wait()  # the chief commits last
+            self._writers.wait()  # until the chief has committed the checkpoint
             raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=by)
         self.check()
 
     def save(self, state: State) -> None:
-        """Begin the checkpoint of this step, once the one before is written, unless copies of the model differ."""
+        """Start to write this step's checkpoint, after the previous checkpoint. Raises PeerError as `compare` does."""
         self.wait()
         self.compare(state)
         net = self._strategy.bare(state.net)
-        disagreement.share_buffers(net, self._world)
+        divergence.share_buffers(net, self._world)
         model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
         world = self._writers
         copy = self._stager.stage({"model": share(model, world), "optimizer": share(optimizer, world)})
-        assert isinstance(copy, dict), "the stager was not told to go on by itself"
+        assert isinstance(copy, dict), "the stager must not be asynchronous"
         folder, buffers = commit_marker.numbered(self._root, state.step), dict(net.named_buffers())
         self.start(partial(write, copy, folder, self._config.keep, world, self._samples, buffers.keys()))
         self._saved = folder.name
 
     def compare(self, state: State) -> None:
-        """Raises PeerError where the copies of the model differ, with the names of the processes that hold them."""
-        apart = disagreement.parted(state, self._strategy.bare(state.net), self._world)
-        names = [self._job.cluster.process(rank, self._world.size) for rank in apart]
-        if apart:
-            require_alike(self._job, state.step, self._saved, names, [*apart.values()])
+        """Raises PeerError with the names of the processes whose parameters have diverged, if there are any."""
+        diverged = divergence.diverged(state, self._strategy.bare(state.net), self._world)
+        names = [self._job.cluster.process(rank, self._world.size) for rank in diverged]
+        if diverged:
+            require_no_divergence(self._job, state.step, self._saved, names, [*diverged.values()])
 
     def __enter__(self) -> "Checkpoints":
         self._last_moment.__enter__()
@@ -126,19 +126,19 @@ class Checkpoints(Background):
     def __exit__(self, *error: Any) -> None:
         with self._clock.phase(LAST_CHECKPOINT):
             super().__exit__(*error)
-        # After the last step this process finishes. At its end, Python would let a notice kill it again.
+        # The run is over, so the process ignores a notice. Python would otherwise restore the handler that kills it.
         signal.signal(NOTICE, signal.SIG_IGN)
 
 
 def new_stager(device: torch.device) -> AsyncStager:
-    """Return what copies the state: from a GPU to pinned memory, which is kept, as it takes long to get."""
+    """Return the stager that copies the state. The stager of a GPU keeps pinned memory, which is slow to allocate."""
     if device.type == "cuda":
         return DefaultStager(StagingOptions(use_shared_memory=False, use_async_staging=False))
-    return BlockingAsyncStager()  # the copy is freed when it is written
+    return BlockingAsyncStager()  # the copy is freed after it is written
 
 
 def share(part: dict[str, Any], world: World) -> dict[str, Any]:
-    """Return the tensors that this process writes: those that it alone holds, and its share of those that all hold."""
+    """Return the tensors that this process writes: its own parts, and its share of tensors that all processes hold."""
     bytes_of_rank, written = [0] * world.size, {}
     for name, value in part.items():
         least = bytes_of_rank.index(min(bytes_of_rank))
@@ -154,13 +154,15 @@ def share(part: dict[str, Any], world: World) -> dict[str, Any]:
 def write(
     copy: dict[str, Any], folder: Path, keep: int, world: World, samples: Fingerprint, buffers: Container[str]
 ) -> None:
-    """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it. Every process must call it.
+    """Write a checkpoint and its commit marker, then remove older checkpoints until `keep` are left.
+
+    Every process must call this function.
 
     Raises:
-        TrainerError: it cannot be written, or holds values that are no numbers.
+        TrainerError: if the checkpoint can't be written, or contains NaN or infinite values.
     """
     commit_marker.require_finite(folder, world.gather(why_nonfinite(copy, buffers)))
-    # What copies ahead from a GPU would take some of GPU 0's memory in this thread of each process, and all is here.
+    # The state is on the CPU. Copying ahead from a GPU would allocate memory of GPU 0 in every process's thread.
     writer, files = FileSystemWriter(folder, per_thread_copy_ahead=0), ChecksumFiles()
     writer.fs = files
     with writable.writing(folder.parent):
@@ -169,7 +171,7 @@ def write(
         world.wait()
         try:
             state_dict_saver.save(copy, storage_writer=writer, process_group=world.group)
-        except CheckpointException as error:  # every process learns what happened in one of them
+        except CheckpointException as error:  # every process receives the errors of all processes
             raise first_cause(error) from None
         of_each = world.gather(files.checksums)
         if world.is_chief:
@@ -180,7 +182,7 @@ def write(
 
 
 class ChecksumFiles(FileSystem):
-    """Files that a process writes, with their checksums: reading them back from a bucket may take long."""
+    """The files of one process, with checksums that are computed while writing, because buckets are slow to read."""
 
     def __init__(self) -> None:
         self.checksums: dict[str, int] = {}  # by file name
@@ -205,13 +207,16 @@ class ChecksumStream(io.BufferedWriter):
 
 
 def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str]) -> str:
-    """Return which tensor holds values that are no numbers; empty if none does. Buffers may be infinite, as masks."""
+    """Return which tensor contains NaN or infinite values, or an empty string.
+
+    Buffers may be infinite, such as masks.
+    """
     for part, tensors in parts.items():
         for name, value in tensors.items():
             local = value.to_local() if isinstance(value, DTensor) else value
             if not isinstance(local, Tensor) or not local.is_floating_point() or not local.numel():
                 continue
-            least, most = local.aminmax()  # a NaN is both; an eighth of the time of isfinite, and no copy
+            least, most = local.aminmax()  # NaN propagates to both; eight times faster than isfinite
             span = least.isnan() if part == "model" and name in buffers else ~(least.isfinite() & most.isfinite())
             if span:
                 return f"{part}.{name} {commit_marker.NO_NUMBERS}"
@@ -219,12 +224,12 @@ def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str
 
 
 def load(state: State, net: nn.Module, folder: Path) -> str:
-    """Load a checkpoint, of any strategy, into the state, whose bare model is `net`. Every process must call it.
+    """Load a checkpoint of any strategy into the state, whose unwrapped model is `net`.
 
-    Returns why this process cannot train on with it; empty if it can.
+    Every process must call this function. Returns why this process can't use the checkpoint, or an empty string.
 
     Raises:
-        TrainerError: the checkpoint is of another model.
+        TrainerError: if the checkpoint is of another model.
     """
     model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
     moments = {name: value for name, value in optimizer.items() if name.startswith(MOMENTS)}
@@ -240,10 +245,10 @@ def load(state: State, net: nn.Module, folder: Path) -> str:
 
 
 class Whole(DefaultLoadPlanner):
-    """Loads parts of a checkpoint whole and unrounded; PyTorch itself leaves out and rounds without a word.
+    """Loads parts of a checkpoint completely and without rounding. PyTorch itself silently skips and rounds tensors.
 
     Args:
-        parts: what the names of their tensors begin with.
+        parts: the prefixes of the tensor names.
     """
 
     def __init__(self, *parts: str) -> None:
@@ -254,13 +259,13 @@ class Whole(DefaultLoadPlanner):
         for name, saved in self._saved.items():
             here = self.state_dict.get(name)
             if isinstance(here, Tensor) and here.dtype != saved.properties.dtype:
-                raise ValueError(f"{name} is of {saved.properties.dtype} there, and of {here.dtype} here")
+                raise ValueError(f"{name} is {saved.properties.dtype} in the checkpoint, but {here.dtype} in the model")
         return super().create_local_plan()
 
     def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
         here = {item.dest_index.fqn for plan in global_plan for item in plan.items}
         if more := [name for name, saved in self._saved.items() if name not in here and saved.size.numel()]:
-            raise ValueError(f"the model has no {more[0]}, and the checkpoint has")
+            raise ValueError(f"the checkpoint contains {more[0]}, but the model doesn't")
         return super().create_global_plan(global_plan)
 
     @cached_property
@@ -274,15 +279,15 @@ class Whole(DefaultLoadPlanner):
 
 
 def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None:
-    """Return the newest whole, undamaged checkpoint, loaded; each process reads its share of the files to find out.
+    """Load the latest complete, undamaged checkpoint, and return its folder.
 
-    The chief alone might read for longer than the others wait for it.
+    Each process verifies its share of the files. If the chief verified all files, the others might time out.
 
     Args:
-        load: returns why a checkpoint is not to be taken; empty if it is.
+        load: a function that loads a checkpoint, and returns why it can't be used, or an empty string.
     """
     why_corrupt = partial(commit_marker.why_corrupt, reader=world.rank, readers=world.size)
-    # The chief chooses for all: the others' view of a mounted bucket may be older.
+    # The chief chooses for all processes, because their views of a mounted bucket may be out of date.
     folders = commit_marker.complete_folders(root, warn) if world.is_chief else iter(())
     while True:
         candidate = next(folders, None)
@@ -299,15 +304,17 @@ def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None
 
 
 def read_model(net: nn.Module, folder: Path) -> None:
-    """Put the weights of a whole checkpoint, of any strategy, into a plain model. One process alone may call it.
+    """Load the weights of a complete checkpoint of any strategy into a plain model.
+
+    A single process may call this function.
 
     Raises:
-        TrainerError: the checkpoint is of another model.
+        TrainerError: if the checkpoint is of another model.
     """
     weights = net.state_dict()
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it should be
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as intended
             state_dict_loader.load({"model": weights}, checkpoint_id=folder, planner=Whole("model."), no_dist=True)
     except CheckpointException as error:
         raise TrainerError(f"{folder} does not fit this model ({one_line(first_cause(error))})") from None
@@ -315,7 +322,7 @@ def read_model(net: nn.Module, folder: Path) -> None:
 
 
 def first_cause(error: CheckpointException) -> BaseException:
-    """Return the failure of one process; torch.save reports a full disk as a RuntimeError, which becomes an OSError."""
+    """Return one process's failure. A full disk, which torch.save reports as a RuntimeError, becomes an OSError."""
     cause, _ = next(iter(error.failures.values()))
     return OSError(one_line(cause)) if NOT_WRITTEN.match(str(cause)) else cause
 

@@ -1,4 +1,4 @@
-"""The device of a process: its name, its versions, its memory, and the time for which it idles."""
+"""Describes the device of a process: its name, versions, memory and idle time."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 
 from trainer.vertex import driver
 
-Batch = TypeVar("Batch", bound=tuple[Any, ...])  # a NamedTuple, of arrays before and of tensors after the copy
+Batch = TypeVar("Batch", bound=tuple[Any, ...])  # a NamedTuple of arrays before the copy, and of tensors after it
 
 
 def describe(device: torch.device) -> str:
@@ -26,12 +26,12 @@ def name(device: torch.device) -> str:
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """Most bytes that a GPU had in use, for a report."""
+    """Return the peak memory of a GPU in bytes, for a report, or an empty dictionary on a CPU."""
     return {"memory_bytes": float(torch.cuda.max_memory_allocated(device))} if device.type == "cuda" else {}
 
 
 def idle_timer(device: torch.device) -> Callable[[], float]:
-    """Return a function: seconds since the device finished the work that it has until now."""
+    """Return a function that returns the seconds since the device finished its current work."""
     if device.type != "cuda":
         return lambda: math.inf
     done = torch.cuda.Event(enable_timing=True)
@@ -42,23 +42,23 @@ def idle_timer(device: torch.device) -> Callable[[], float]:
             return 0.0
         now = torch.cuda.Event(enable_timing=True)
         now.record()
-        now.synchronize()  # at once: nothing is before it
+        now.synchronize()  # returns immediately, because the device is idle
         return float(done.elapsed_time(now)) / 1000
 
     return idle
 
 
 def copy(batch: Batch, device: torch.device) -> Batch:
-    """Copy a batch of arrays to the device as tensors, while a GPU computes the batch before."""
+    """Copy a batch of arrays to the device as tensors, while a GPU computes the previous batch."""
     tensors = type(batch)(*(torch.from_numpy(array) for array in batch))
     if device.type == "cpu":
         return tensors
     copying, computing = _copy_stream(device), torch.cuda.current_stream(device)
-    with torch.cuda.stream(copying):  # which takes pinned memory
+    with torch.cuda.stream(copying):  # asynchronous copies require pinned memory
         copied = type(batch)(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors))
     computing.wait_stream(copying)
     for tensor in copied:
-        tensor.record_stream(computing)  # its memory is not given to a later copy while it is read
+        tensor.record_stream(computing)  # prevents later copies from reusing memory in use
     return copied
 
 

@@ -1,6 +1,6 @@
-"""The notice to end: a replica is told by a signal, all replicas agree on one step, and the run ends when it is saved.
+"""Handles preemption notices: all replicas agree on a step, save that step, and then stop.
 
-Vertex sends SIGTERM about 30 s before it takes a Spot machine away.
+Vertex AI sends SIGTERM about 30 s before it preempts a Spot VM.
 Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
 """
 
@@ -15,29 +15,31 @@ from trainer.cluster.spec import Cluster
 from trainer.cluster.world import World
 from trainer.vertex.errors import PeerError
 
-# How this replica's processes hear that it is to end: SIGTERM comes from the agent, too, where a neighbour has failed.
+# The signal that asks this replica's processes to stop. The agent also sends SIGTERM after another process failed.
 NOTICE = signal.SIGUSR1
-GRACE_SECONDS = 30  # in which a checkpoint must be saved
-ASK_SECONDS = 0.25  # between two questions; each takes 0.25 ms of the loop, which is 1 % of a step of 20 ms
+GRACE_SECONDS = 30  # the time to save a checkpoint after a notice
+ASK_SECONDS = 0.25  # the interval between two checks; a check takes 0.25 ms, which is 1% of a step of 20 ms
 
 
 class StoppedError(PeerError):
-    """End of a run at a step that all replicas have saved, because one was told to end.
+    """The end of a run at a step that all replicas saved, because a replica was asked to stop.
 
     Args:
-        told: whether this replica was; its exit code is then that of SIGTERM.
-        by: name of a replica that was.
+        told: True if this replica was asked to stop; its exit code is then SIGTERM's.
+        by: the name of a replica that was asked to stop.
     """
 
     def __init__(self, cluster: Cluster, step: int, *, told: bool, by: str) -> None:
         self.exit_code = 128 + signal.SIGTERM if told else PeerError.exit_code
         who = "it" if told else by
-        said = f"{cluster.name}: saved step {step}, as {who} was told to end; the next start resumes there"
+        said = (
+            f"{cluster.name}: saved step {step}, because {who} was asked to stop; the next start resumes from this step"
+        )
         super().__init__(said, saved=step, told_to_end=by)
 
 
 class Told:
-    """Whether a signal has told this process to end. Within the block it only takes note, and does not end at once."""
+    """Records whether a signal asked this process to stop. Within the block, the signal doesn't end the process."""
 
     def __init__(self, number: signal.Signals) -> None:
         self.told, self._number = False, number
@@ -55,10 +57,10 @@ class Told:
 
 
 class LastMoment(Told):
-    """Question of all processes to one another: was anyone told to end?
+    """Checks regularly, in all processes together, whether any process was asked to stop.
 
-    An all-reduce asks beside the training, and the next question reads the answer. When that is comes from the
-    answer, too, so all processes ask and hear at the same steps.
+    An all-reduce runs in the background, and the next check reads its result. The result also determines the step of
+    the next check, so all processes check at the same steps.
     """
 
     def __init__(self, cluster: Cluster, world: World) -> None:
@@ -67,12 +69,12 @@ class LastMoment(Told):
         self._answer, self._work = torch.zeros(2, dtype=torch.float64), None
 
     def by(self, step: int) -> str:
-        """Return the name of a replica that was told to end, empty while none was. Every process must call it."""
+        """Return the name of a replica that was asked to stop, or "". Every process must call this method."""
         if step < self._next:
             return ""
         told, seconds = self._hear()
         self._ask(step)
-        if seconds > ASK_SECONDS:  # a short wait against such a step, and the grace time may not hold another one
+        if seconds > ASK_SECONDS:  # wait, because the grace time may be too short for another such step
             told, seconds = self._hear()
         self._next = step + max(int(ASK_SECONDS / seconds) if seconds else 1, 1)
         return self._cluster.node(int(told) - 1, self._world.size).name if told else ""
@@ -85,7 +87,7 @@ class LastMoment(Told):
         self._work = dist.all_reduce(self._answer, dist.ReduceOp.MAX, group=self._world.group, async_op=True)
 
     def _hear(self) -> list[float]:
-        """Return 1 plus the rank of a process that was told, 0 for none, and the seconds of the slowest one's step."""
+        """Return 1 plus the rank of a process that was asked to stop, or 0. Also return the longest step time."""
         if self._work:
             self._work.wait()
         answer: list[float] = self._answer.tolist()

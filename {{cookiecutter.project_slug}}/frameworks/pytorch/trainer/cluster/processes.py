@@ -1,8 +1,8 @@
-"""The processes of a replica, and the process group and device mesh that they join.
+"""Starts the processes of a replica, and joins them to the process group and the device mesh.
 
-Each replica runs one process per GPU, or one on the CPU, started by torch's elastic agent with static
-ranks from the cluster. The agent never restarts a process in place: Vertex restarts the replica, and the
-run resumes from its last whole checkpoint.
+PyTorch's elastic agent starts one process per GPU, or one process on the CPU, with static ranks from the cluster. The
+agent never restarts a process in place. Instead, Vertex AI restarts the replica, and the run resumes from the latest
+complete checkpoint.
 """
 
 import contextlib
@@ -40,9 +40,9 @@ from trainer.vertex import driver
 from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError, TrainerError, no_exit
 from trainer.vertex.log import say
 
-NEIGHBOUR_SECONDS = 3.0  # the agent looks at its processes ten times a second
-# How gloo, as a plain RuntimeError, and NCCL say that a peer is gone or silent. What else either says may be a fault
-# of the program: sizes that differ between processes, or a GPU that two of them use.
+NEIGHBOUR_SECONDS = 3.0  # the agent checks its processes ten times a second
+# How gloo, in a plain RuntimeError, and NCCL report that a peer is gone or silent. Other messages may have a cause in
+# the program, such as sizes that differ between processes, or a GPU that two processes use.
 GLOO_LOST = re.compile(
     r"\[\S*/gloo/(transport|rendezvous)/\S+\] |Gloo connectFullMesh failed|Application timeout caused pair closure"
 )
@@ -50,16 +50,16 @@ NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 
 
 def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None] | Sequence[str]) -> None:
-    """Run `work` in this replica's share of the mesh's processes; return when all replicas have finished.
+    """Run `work` in this replica's processes of the mesh. Returns when all replicas have finished.
 
     Args:
-        work: a function that can be pickled, or the arguments with which this Python runs a program of the user's own.
+        work: a function that can be pickled, or the arguments of the Python command that runs the user's own program.
 
     Raises:
-        ProcessError: a process failed; the text says which and how.
-        EndedEarlyError: a process ended with code 0 before the function returned.
-        PeerError: the others cannot be met.
-        TrainerError: no GPU is usable.
+        ProcessError: if a process failed.
+        EndedEarlyError: if a process exited with code 0 before the function returned.
+        PeerError: if the other replicas can't be reached.
+        TrainerError: if no GPU is usable.
     """
     count = mesh.size // len(cluster.nodes)
     if torch.backends.cuda.is_built() and not torch.cuda.is_available() and not cluster.chief.is_local:
@@ -72,50 +72,50 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None
     try:
         agent(*((cluster.name, work) if callable(work) else work))
     except ChildFailedError as error:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this program is about to end, and says why
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this program is about to exit with an error message
         if children.were_stopped:
             raise ProcessError(f"{cluster.name} was stopped by SIGTERM", -signal.SIGTERM) from None
         raise cause(error, cluster, mesh, heartbeat) from None
     except dist.DistError as error:
-        raise PeerError(f"{cluster.name} cannot meet the others at {cluster.chief.address}: {error}") from None
+        raise PeerError(f"{cluster.name} can't join the others at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
 
 
 def _set_defaults(cluster: Cluster, neighbours: int) -> None:
-    """Set what torch reads, where it is not set; `neighbours` processes share this machine."""
-    # By default each process would have a thread for every core, also where many processes share the cores.
+    """Set PyTorch's unset environment variables. `neighbours` is the number of processes on this machine."""
+    # By default, each process would start one thread per core, even if many processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
-    # Gloo would ask for the address of the host's name, which need not lead anywhere.
+    # By default, gloo would look up the address of the host name, which might not be reachable.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to(cluster.chief))
-    # The agent would log its own traceback for each failed process, and a line for SIGTERM; we say who failed or was
-    # stopped, the process why.
+    # The agent would log its own traceback for each failed process, and a line for SIGTERM. Instead, this program
+    # reports which process failed or was stopped, and the process reports the reason.
     for name in ("multiprocessing.api", "agent.server.api"):
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
 
 
 def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
-    """Return the error of a replica of which a process has failed."""
+    """Return the error of a replica in which a process failed."""
     rank, failure = error.get_first_failure()
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
         loss = heartbeat.loss()
-        said = f"{name} was aborted, as NCCL does when a peer is gone; if none is, the lines above say why\n{loss}"
+        said = f"{name} was aborted by SIGABRT, as NCCL does if a peer is gone; otherwise see the lines above\n{loss}"
         return PeerError(said, **loss.event)
     if failure.exitcode == LostPeerError.exit_code:
         return heartbeat.loss()
     if failure.exitcode == PeerError.exit_code:
-        return PeerError()  # the process has said why
+        return PeerError()  # the process has printed the reason
     return ProcessError(f"{name} failed", failure.exitcode)
 
 
 def interface_to(node: Node) -> str:
-    """Name of the network interface by which this machine reaches another one; empty where the system does not tell."""
+    """Return the network interface through which this machine reaches another machine, or "" if it is unknown."""
     if node.is_local:
         return "lo0" if sys.platform == "darwin" else "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((node.host, 9))  # which sends nothing: the system only chooses an interface
+            probe.connect((node.host, 9))  # sends nothing: the system only selects an interface
         except OSError:
             return ""
         own = probe.getsockname()[0]
@@ -135,27 +135,27 @@ def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig
         rdzv_configs={"rank": cluster.rank, "timeout": math.ceil(timeout)},
         local_addr=cluster.nodes[cluster.rank].host,
         max_restarts=0,
-        signals_to_handle="SIGINT,SIGHUP,SIGQUIT",  # SIGTERM is ours
+        signals_to_handle="SIGINT,SIGHUP,SIGQUIT",  # `launch` handles SIGTERM
         shutdown_timeout=GRACE_SECONDS,
     )
 
 
 def _free_port() -> int:
-    """Return a port for the processes of a single replica: another run beside it may have any fixed one."""
+    """Return a free port for the processes of a single replica. Another run may already use any fixed port."""
     with socket.socket() as server:
         server.bind(("localhost", 0))
         return int(server.getsockname()[1])
 
 
 class Children(metrics.MetricHandler):
-    """The processes of this replica: looks for one that ended with code 0, for which torch's agent would wait for ever.
+    """Detects a process of this replica that exited early with code 0. The agent would wait for this process forever.
 
-    The agent calls it after each look at its processes; a healthy one ends with 0 when all have returned, never before.
-    Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
+    The agent calls `emit` after each check of its processes. A healthy process exits with code 0 only after all
+    processes have returned. Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
 
     Args:
-        take_notice: whether they save their step when a notice comes; a program of the user's own gets what it would
-            get from torchrun.
+        take_notice: True if the processes save their step after a notice. The user's own program is stopped as by
+            torchrun.
     """
 
     def __init__(self, replica: str, *, take_notice: bool) -> None:
@@ -163,15 +163,15 @@ class Children(metrics.MetricHandler):
         self.were_stopped = False
 
     def _processes(self) -> set[Any]:
-        """All that the agent has started, also those that have ended."""
+        """Return all processes that the agent has started, including those that have exited."""
         self._started.update(multiprocessing.active_children())
         return self._started
 
     def stop(self, *_: object) -> None:
-        """Pass SIGTERM on, as a notice to those that take one."""
+        """Handle SIGTERM: send a notice to processes that handle a notice, or stop the agent."""
         self.were_stopped, processes = True, self._processes()
         if not self._take_notice or not processes:
-            raise SignalException("told to end", signal.SIGTERM)
+            raise SignalException("asked to stop", signal.SIGTERM)
         for process in filter(lambda one: one.is_alive(), processes):
             os.kill(process.pid, NOTICE)
 
@@ -181,9 +181,9 @@ class Children(metrics.MetricHandler):
 
 
 def run_process(replica: str, work: Callable[[], None]) -> None:
-    """Do the work in a process that the agent has started; after an error end the process at once.
+    """Do the work in a process that the agent started. After an error, exit immediately.
 
-    Tearing down a process group whose peers are gone can hang or abort; exiting cannot.
+    Destroying a process group whose peers are gone can hang or abort, but exiting can't.
     """
     stuck.record()
     try:
@@ -200,19 +200,19 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
         code = TrainerError.exit_code
         if loss := lost_peer(error):
             said = f"{replica} lost a peer: {loss}; the next start resumes from the last checkpoint"
-            say(said, "ERROR", lost_peer="")  # the heartbeat knows which
+            say(said, "ERROR", lost_peer="")  # the heartbeat knows which peer
             code = LostPeerError.exit_code
         else:
             traceback.print_exc()
     sys.stdout.flush()
     if code == LostPeerError.exit_code and int(os.environ["LOCAL_WORLD_SIZE"]) > 1:
-        signal.signal(stuck.ASK, signal.SIG_IGN)  # it does not hang
-        time.sleep(NEIGHBOUR_SECONDS)  # the agent reports the first to end: that must be a neighbour, if it was the one
+        signal.signal(stuck.ASK, signal.SIG_IGN)  # this process doesn't hang
+        time.sleep(NEIGHBOUR_SECONDS)  # the agent reports the process that exits first, which must be the failed one
     os._exit(code)
 
 
 def lost_peer(error: Exception) -> str:
-    """Say in one line which peer is gone or silent by this error; empty for every other error."""
+    """Return a line about the peer that is gone or silent according to the error, or "" for any other error."""
     text = str(error) or type(error).__name__
     of_nccl, of_gloo = isinstance(error, dist.DistBackendError), type(error) is RuntimeError
     is_loss = (of_nccl and NCCL_LOST.search(text)) or (of_gloo and GLOO_LOST.match(text))
@@ -222,34 +222,37 @@ def lost_peer(error: Exception) -> str:
 
 
 class ProcessError(TrainerError):
-    """A process of this replica failed, its own output has said why; or the replica was stopped."""
+    """A process of this replica failed and printed the reason, or the replica was stopped."""
 
     def __init__(self, text: str, exit_code: int) -> None:
-        # Python reports signal N as -N, containers as 128 + N.
+        # Python reports signal N as -N, and containers report it as 128 + N.
         self.exit_code = 128 - exit_code if exit_code < 0 else exit_code or 1
         super().__init__(f"{text} (exit code {self.exit_code})")
 
 
 @contextlib.contextmanager
 def join(mesh: Mesh, timeout: float) -> Iterator[World]:
-    """Join the process group, once, in a process that `launch` started, and lay the processes out as in `mesh`.
+    """Join the process group once, in a process that `launch` started, and create the device mesh.
 
-    The wrapped model must be gone when the block ends. Its reducer would own the group's last reference and
-    wait, with Python's lock held, for threads of the group that need this lock (pytorch/pytorch#56297).
+    The wrapped model must be deleted before the block ends. Otherwise its reducer would own the last reference to the
+    group, and wait with the GIL held for threads that need the GIL (pytorch/pytorch#56297).
     """
     backend, device = "gloo", torch.device("cpu")
     if torch.cuda.is_available():
-        # The local rank: on the second machine there is no cuda:8.
+        # Use the local rank, because the second machine has no cuda:8.
         backend, device = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     device_id = device if device.type == "cuda" else None
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
     rank, size = dist.get_rank(), dist.get_world_size()
     if size != mesh.size:
-        raise TrainerError(f"{size} processes have joined, not {mesh.size}; give all machines the same number of GPUs")
+        raise TrainerError(
+            f"wrong world size: {size} processes joined instead of {mesh.size};"
+            " give all machines the same number of GPUs"
+        )
     names, sizes = zip(*mesh.sizes.items(), strict=True)
     laid = init_device_mesh(device.type, sizes, mesh_dim_names=names)
-    for group in laid.get_all_groups():  # torch 2.13 makes them with its own timeout, of up to 30 minutes
+    for group in laid.get_all_groups():  # torch 2.13 creates them with its own timeout, up to 30 minutes
         distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
     yield World(rank, size, device, laid)
     gc.collect()

@@ -1,4 +1,4 @@
-"""All processes of a run: how they lie, which one this is, and the collectives of the loop."""
+"""Describes all processes of a run: their mesh, the rank of this process, and the loop's collectives."""
 
 import math
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 @dataclass(frozen=True)
 class Mesh:
-    """Number of processes along each dimension, outermost first, so that the last one stays within a machine.
+    """The number of processes along each dimension, outermost first, so the last dimension stays within a machine.
 
-    Along `replicate` and `shard` processes take different samples; along `stage` and `tensor` they share them.
+    Processes along `replicate` and `shard` use different samples. Processes along `stage` and `tensor` share samples.
     """
 
     sizes: Mapping[str, int]
@@ -27,7 +27,7 @@ class Mesh:
 
     @property
     def data_size(self) -> int:
-        """Shares into which the global batch is divided."""
+        """The number of shares into which the global batch is split."""
         return self.sizes.get("replicate", 1) * self.sizes.get("shard", 1)
 
     def __str__(self) -> str:
@@ -37,13 +37,13 @@ class Mesh:
 
 @dataclass(frozen=True)
 class World:
-    """All processes of the run, their mesh, and which of them this one is."""
+    """All processes of the run, their mesh, and the rank of this process."""
 
     rank: int
     size: int
     device: torch.device
     mesh: DeviceMesh | None = None  # None for a process without a process group
-    group: dist.ProcessGroup | None = None  # of its collectives; None: the default, which only one thread may use
+    group: dist.ProcessGroup | None = None  # for collectives; None is the default group, which only one thread may use
 
     @property
     def is_chief(self) -> bool:
@@ -51,51 +51,51 @@ class World:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """Names of the mesh's dimensions, outermost first."""
+        """The names of the mesh dimensions, outermost first."""
         return (self.mesh and self.mesh.mesh_dim_names) or ()
 
     def along(self, *dimensions: str) -> DeviceMesh:
-        """Return the part of the mesh that this process shares along these dimensions."""
-        assert self.mesh is not None, "a process without a process group has nobody to share with"
+        """Return this process's submesh along these dimensions."""
+        assert self.mesh is not None, "a process without a process group has no mesh"
         return self.mesh[dimensions]
 
     def extent(self, dimension: str) -> int:
-        """Return the number of processes along a dimension; 1 where the mesh has none of that name."""
+        """Return the number of processes along a dimension, or 1 if the mesh doesn't have the dimension."""
         return self.along(dimension).size() if dimension in self.dimensions else 1
 
     @property
     def data_size(self) -> int:
-        """Shares into which the global batch is divided."""
+        """The number of shares into which the global batch is split."""
         return self.extent("replicate") * self.extent("shard")
 
     @property
     def data_rank(self) -> int:
-        """Index of this process's share; processes along the last dimension may have it in common."""
+        """The index of this process's share of the batch. Processes along `stage` or `tensor` have the same share."""
         return self.rank // (self.size // self.data_size)
 
     def with_own_group(self, timeout: float) -> "World":
-        """Return the same processes for another thread: the collectives of two threads must not mix.
+        """Return this world with its own group for another thread, because two threads must not mix their collectives.
 
-        Every process must call it.
+        Every process must call this method.
 
         Args:
-            timeout: of a collective, in seconds.
+            timeout: the timeout of a collective in seconds.
         """
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         return replace(self, device=torch.device("cpu"), group=group)
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add the values of all processes, in place. Every process must call it."""
+        """Sum the values over all processes, in place. Every process must call this method."""
         dist.all_reduce(values, group=self.group)
         return values
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every process's value, by rank. Every process must call it."""
+        """Return every process's value, by rank. Every process must call this method."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value, group=self.group)
         return values
 
     def wait(self) -> None:
-        """Return when every process is here."""
+        """Wait until every process has called this method."""
         dist.barrier(self.group)

@@ -1,4 +1,4 @@
-"""Estimate of the resources of a run, measured on tensors without storage: no GPU, no weights, a second or two."""
+"""Estimates the resources of a run, without a GPU, from tensors that have no storage."""
 
 import json
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ from trainer.step.state import new_optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """Counts, and bytes on one GPU, all from the model and the optimizer as they are; nothing is allocated for it.
+    """Counts, and bytes on one GPU, derived from the real model and optimizer without allocating memory.
 
-    On a GPU, memory is about the sum of all the bytes here, those per sample times the samples of one micro-batch.
-    A framework's own buffers come on top.
+    GPU memory is about the sum of all bytes. Multiply bytes per sample by the number of samples in a micro-batch. The
+    framework's own buffers need additional memory.
     """
 
     parameters: int
@@ -34,30 +34,30 @@ class ResourceEstimate:
     optimizer_bytes: int
     """Moments of AdamW."""
     flops_per_sample: int
-    """Floating point operations of matrix products and convolutions, forward and backward, a multiply-add being two."""
+    """FLOPs of matrix products and convolutions, forward and backward. A multiply-add counts as two."""
     precision: str
-    """Compute dtype of GPUs that have it: bfloat16 from A100 and L4 on; the other GPUs compute in float32."""
+    """Compute dtype of GPUs that support it: A100, L4 and newer GPUs for bfloat16. Other GPUs compute in float32."""
     weight_copy_bytes: int
-    """Copies of weights in `precision`; GPUs that compute in float32 need none."""
+    """Copies of the weights in `precision`. GPUs that compute in float32 need no copies."""
     activation_bytes_per_sample: int
-    """Estimate of the tensors that the forward pass keeps for the backward pass, in `precision`."""
+    """Estimated size of the tensors that the forward pass keeps for the backward pass, in `precision`."""
     activation_bytes_per_sample_float32: int
-    """Likewise where the GPU computes in float32."""
+    """The same size, if the GPU computes in float32."""
     global_batch: int
-    """Samples of one step, over all GPUs."""
+    """Samples per step, over all GPUs."""
     micro_batches: int
-    """Micro-batches of one step, on each GPU."""
+    """Micro-batches per step, on each GPU."""
 
     def to_json(self) -> str:
-        """Return one line, without a line end."""
+        """Return the estimate as one line of JSON, without a newline."""
         return json.dumps(asdict(self))
 
 
 def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
-    """One step of the real model, its loss and the real optimizer with a single sample, on shapes alone.
+    """Estimate one step of the model, the loss and the optimizer with a single sample, from shapes alone.
 
     Raises:
-        TrainerError: the flags and the data give no model.
+        TrainerError: if the model can't be built from the flags and the data.
     """
     net, flops = forward_backward(config, example)
     optimizer = new_optimizer(config, net)
@@ -69,7 +69,7 @@ def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
         parameters=sum(p.numel() for p in net.parameters()),
         parameter_bytes=total_bytes(net.parameters()),
         gradient_bytes=total_bytes(p.grad for p in net.parameters() if p.grad is not None),
-        optimizer_bytes=total_bytes(value for value in moments if value.ndim),  # counts of steps are none
+        optimizer_bytes=total_bytes(value for value in moments if value.ndim),  # step counts aren't moments
         flops_per_sample=flops,
         precision=str(precision).removeprefix("torch."),
         weight_copy_bytes=copies,
@@ -81,12 +81,12 @@ def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
 
 
 def flops_per_sample(config: Config, example: Batch) -> int:
-    """Floating point operations of matrix products and convolutions, forward and backward."""
+    """Return the FLOPs of matrix products and convolutions, forward and backward."""
     return forward_backward(config, example)[1]
 
 
 def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
-    """The model after both passes of a sample, on shapes alone, and their floating point operations."""
+    """Return the model after both passes of a sample, computed on shapes alone, and the FLOPs of the passes."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         net = model.build(config, example)
         sample = Batch(*(torch.from_numpy(array).to("meta") for array in example))
@@ -95,9 +95,9 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 
 
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
-    """Return what the backward pass finds in memory besides the weights: bytes of their copies, bytes of each sample.
+    """Return the bytes that the backward pass needs besides the weights: for weight copies, and for each sample.
 
-    A fake CPU runs kernels that keep what those of a GPU keep; of attention the inputs and the result, not the scores.
+    Kernels on a fake CPU keep the same tensors as GPU kernels. Attention keeps its inputs and result, not its scores.
     """
     one, two = (_kept_bytes(config, example, precision, samples) for samples in (1, 2))
     return 2 * one - two, two - one
@@ -120,11 +120,11 @@ def _kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype, s
 
 
 class Kept:
-    """Tensors that the forward pass keeps, as storages, since many tensors may be views of one."""
+    """The storages of the tensors that the forward pass keeps. Several tensors may be views of one storage."""
 
     def __init__(self) -> None:
         self._all: set[torch.UntypedStorage] = set()
-        self._of_each: list[set[torch.UntypedStorage]] = []  # of the blocks that are computed again
+        self._of_each: list[set[torch.UntypedStorage]] = []  # for each recomputed block
         self._now = self._all
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class Kept:
         return tensor
 
     def enter(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """Begin a block that is computed again, from its inputs."""
+        """Begin a block that is recomputed from its inputs."""
         self._now.update(tensor.untyped_storage() for tensor in inputs)
         self._of_each.append(set())
         self._now = self._of_each[-1]
@@ -141,7 +141,7 @@ class Kept:
         self._now = self._all
 
     def total(self, parameters: Iterable[Tensor]) -> int:
-        """Bytes besides the parameters; of the blocks that are computed again, one is there at a time."""
+        """Return the bytes besides the parameters. Only one recomputed block is in memory at a time."""
         all_through = self._all - (stored := {p.untyped_storage() for p in parameters})
         of_each = (sum(storage.nbytes() for storage in block - all_through - stored) for block in self._of_each)
         return sum(storage.nbytes() for storage in all_through) + max(of_each, default=0)

@@ -1,4 +1,4 @@
-"""Clipping by the norm of all gradients, wherever their parts are."""
+"""Clips gradients by their global norm, even if the gradients are sharded."""
 
 import math
 from collections import defaultdict
@@ -13,22 +13,22 @@ from trainer.cluster.world import World
 
 @torch.no_grad()
 def clip_gradients(net: nn.Module, limit: float, world: World, holders: Mapping[nn.Parameter, int] = {}) -> Tensor:
-    """Scale the gradients so that their norm over the whole model is at most `limit`; returns the norm that they had.
+    """Scale the gradients to a global norm of at most `limit`. Returns the norm before scaling.
 
-    Squares are summed in float64, so that the norm does not depend on where the model is cut.
+    Squares are summed in float64, so the norm doesn't depend on how the model is split.
 
     Args:
-        holders: number of stages that hold a parameter, where several do.
+        holders: the number of stages that hold a parameter, if several stages do.
     """
     by_count, local = defaultdict[int, list[Tensor]](list), list[Tensor]()
     for parameter in net.parameters():
         if (gradient := parameter.grad) is not None:
             local.append(gradient.to_local() if isinstance(gradient, DTensor) else gradient)
             by_count[holder_count(gradient, world) * holders.get(parameter, 1)].append(local[-1])
-    if [*by_count] == [world.size]:  # each process holds them all: nobody need be asked
+    if [*by_count] == [world.size]:  # each process holds all gradients, so no communication is needed
         square = sum_of_squares(local)
     else:
-        # Each process counts what it holds, divided by the number of processes that hold the same.
+        # Each process divides its sum by the number of processes that hold the same part.
         parts = [sum_of_squares(held) / count for count, held in by_count.items()]
         square = world.sum(torch.stack(parts).sum())
     norm = square.sqrt()
@@ -37,7 +37,7 @@ def clip_gradients(net: nn.Module, limit: float, world: World, holders: Mapping[
 
 
 def holder_count(tensor: Tensor, world: World) -> int:
-    """Number of processes that hold the same part of a parameter, or of its gradient, as this one."""
+    """Return the number of processes that hold the same part of a parameter, or of its gradient, as this process."""
     pieces = world.extent("stage")
     if isinstance(tensor, DTensor):
         cut = [not placement.is_replicate() for placement in tensor.placements]
@@ -46,10 +46,10 @@ def holder_count(tensor: Tensor, world: World) -> int:
 
 
 def sum_of_squares(gradients: list[Tensor]) -> Tensor:
-    """Return the sum over all numbers of the gradients, in float64."""
+    """Return the sum of the squares of all gradient values, in float64."""
     if all(gradient.device.type == "cpu" for gradient in gradients):
-        # Float64 throughout would take far longer; float32 would round otherwise where FSDP has cut a gradient, which
-        # is between its rows. So the norm of a row is taken in float32, and the sum over the rows in float64.
+        # Computing everything in float64 would be much slower. In float32, rounding would depend on how FSDP splits a
+        # gradient, which it does between rows. So the norm of a row is in float32, and the sum over rows is in float64.
         rows = [torch.linalg.vector_norm(g, dim=-1) if g.ndim > 1 else g for g in gradients]
         norms = torch.cat([row.flatten() for row in rows]).double()
     else:

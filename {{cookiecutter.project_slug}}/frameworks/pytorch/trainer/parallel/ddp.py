@@ -1,4 +1,4 @@
-"""Each GPU holds the model, and gradients are averaged over all of them."""
+"""Each GPU holds the whole model, and gradients are averaged over all GPUs."""
 
 import math
 import re
@@ -22,8 +22,8 @@ UNUSED_CURE = "remove these parameters, or freeze them with requires_grad_(False
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     bucket_cap_mb: int = 64
-    """MiB of gradients that travel in one all-reduce: large buckets fill a fast network and Reduction Server, while the
-    first of several small ones leaves before the last gradient is known."""
+    """MiB of gradients per all-reduce. Large buckets make full use of a fast network and Reduction Server. Small
+    buckets start earlier, before all gradients are computed."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "bucket_cap_mb")
@@ -33,15 +33,15 @@ class DataParallel(Strategy):
     flags = Flags
 
     def wrap(self, config: Flags, net: nn.Module, world: World) -> DistributedDataParallel:
-        """Average the gradients over the world, in buckets of --bucket-cap-mb.
+        """Wrap the model so that gradients are averaged over all processes, in buckets of --bucket-cap-mb.
 
-        Fewer, larger all-reduces are what Reduction Server and a network of 100 Gbps want.
+        Reduction Server and a network of 100 Gbps work best with fewer, larger all-reduces.
         Source: Vertex AI documentation, "Distributed training", mid 2026.
         """
         compile_and_recompute(config, net)
         cap = config.bucket_cap_mb
         net = DistributedDataParallel(net.to(world.device), bucket_cap_mb=cap, gradient_as_bucket_view=True)
-        # DDP times only the steps that are reported, as it waits for a GPU to do so.
+        # DDP measures only the steps that are reported, because each measurement waits for the GPU.
         every = math.gcd(config.log_every, config.checkpoint_every, config.evaluate_every)
         net._set_ddp_runtime_logging_sample_rate(min(every, config.steps))
         return net
@@ -59,13 +59,13 @@ class DataParallel(Strategy):
                 raise
             names = [name for name, parameter in net.module.named_parameters() if parameter.requires_grad]
             unused = ", ".join(names[int(index)] for index in found[1].split())
-            raise TrainerError(f"losses() of trainer/model.py do not depend on {unused}; {UNUSED_CURE}") from None
+            raise TrainerError(f"losses() in trainer/model.py doesn't depend on {unused}; {UNUSED_CURE}") from None
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Return the times that DDP has logged: of the latest timed step, and none before there is one."""
+        """Return the times that DDP measured in the latest timed step, or an empty dictionary before the first."""
         if not net.logger:
             return {}
-        net.logger.set_runtime_stats_and_log()  # else the forward pass of the next step would do so
+        net.logger.set_runtime_stats_and_log()  # otherwise the next forward pass would do this
         timed = net._get_ddp_logging_data()
         if "backward_comm_time" not in timed:
             return {}

@@ -1,4 +1,4 @@
-"""Each GPU holds a shard of the model, and gathers a block when it computes it."""
+"""Each GPU holds a shard of the model, and gathers the weights of each block to compute the block."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,11 +19,11 @@ from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recom
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     degree: int | None = None
-    """GPUs that hold one copy of the model together; by default all of them. With those of one machine, most of the
-    traffic stays within machines."""
+    """Number of GPUs that together hold one copy of the model. The default is all GPUs. The number of GPUs per machine
+    keeps most traffic within machines."""
     reshard: bool = True
-    """Free a block's gathered weights after the forward pass, and gather them again for the backward pass. Without it a
-    step is faster and needs more memory."""
+    """Free a block's gathered weights after the forward pass, and gather them again for the backward pass.
+    --no-reshard makes a step faster, but needs more memory."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree")
@@ -38,37 +38,37 @@ class FullyShard(Strategy):
         return {"replicate": -1, "shard": config.degree} if config.degree else {"shard": -1}
 
     def wrap(self, config: Flags, net: Any, world: World) -> nn.Module:
-        """Cut parameters, gradients and moments along `shard`; they are copied along `replicate`, if there is one.
+        """Shard parameters, gradients and moments along `shard`, and replicate them along `replicate` if it exists.
 
-        While a block computes, the weights of the next are gathered. Low precision halves what is gathered; gradients
-        are all-reduced in float32, since small ones would vanish among many processes.
+        While a block computes, the weights of the next block are gathered. Low precision halves the gathered bytes.
+        Gradients are all-reduced in float32, because small gradients would be lost in sums over many processes.
         """
         compile_and_recompute(config, net)
-        # FSDP warns of in-place operations on the output, and losses() must not make any.
+        # FSDP warns about in-place operations on the output, which losses() must not use anyway.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
         policy = MixedPrecisionPolicy(param_dtype=precision(config, world.device), reduce_dtype=torch.float32)
         mesh = world.along(*(name for name in world.dimensions if name != "tensor"))
         shard = partial(fully_shard, mesh=mesh, mp_policy=policy)
         for block in net.blocks:
             shard(block, reshard_after_forward=config.reshard)
-        shard(net, reshard_after_forward=False)  # embedding and head, which the backward pass wants again at once
+        shard(net, reshard_after_forward=False)  # embedding and head, which the backward pass needs immediately
         return cast(nn.Module, net)
 
     @contextmanager
     def sync(self, net: Any, last: bool) -> Iterator[None]:
-        """Delay the all-reduce between copies of the model until the last micro-batch.
+        """Delay the all-reduce along `replicate` until the last micro-batch.
 
-        Gradients are cut after each one: until the last, a process would keep those of the whole model.
+        Gradients are still sharded after each micro-batch. Otherwise a process would keep all gradients of the model.
         """
         net.set_requires_all_reduce(last)
         yield
 
     def findings(self, config: Flags, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Each micro-batch gathers weights, so all processes must have the same number of them."""
+        """Yield an error if processes would run different numbers of micro-batches, each of which gathers weights."""
         batch, parts, shares = config.global_batch, config.micro_batches, mesh.data_size
         if batch // shares < parts:
             yield (
-                f"--micro-batches is {parts}, must be at most the samples of a process"
+                f"--micro-batches is {parts}, but must be at most the number of samples per process"
                 f" (--global-batch {batch} / {shares} = {batch // shares})"
             )
 

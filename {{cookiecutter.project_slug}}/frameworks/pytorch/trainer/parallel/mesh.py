@@ -1,4 +1,4 @@
-"""The mesh of processes that flags, machines and model give, or a refusal before anyone waits for another."""
+"""Lays out the mesh of processes, and rejects flags that don't fit before any process waits for another."""
 
 import math
 import shutil
@@ -21,17 +21,17 @@ from trainer.vertex.errors import TrainerError
 
 
 def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
-    """Lay out the processes of a job's machines; raises TrainerError if the flags, machines or model forbid it.
+    """Lay out the processes of a job's machines. Raises TrainerError if flags, machines and model are incompatible.
 
     Args:
-        compiler: the name of the C++ compiler; empty for PyTorch's own choice.
+        compiler: the name of the C++ compiler; empty for PyTorch's default.
     """
-    config: Any = job.config  # with the strategy's flags
+    config: Any = job.config  # includes the strategy's flags
     if config.compile:
         require_compiler(compiler)
     net = None
     if wanted := strategy.needs or (("blocks",) if config.recompute or config.compile else ()):
-        with torch.device("meta"):  # shapes alone
+        with torch.device("meta"):  # only shapes
             net = model.build(config, Dataset(job.shards, "heldout").batch([0], config))
         require_parts(strategy, net, wanted)
     gpus = torch.cuda.device_count()
@@ -39,28 +39,28 @@ def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
 
 
 def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
-    """Number of processes of one machine: one a GPU. Without GPUs, as many as it takes to split the model at all."""
+    """Return the number of processes per machine: one per GPU, or without GPUs, the smallest number that works."""
     return gpus or inner(strategy.dimensions(config, processes=2))
 
 
 def inner(dimensions: Mapping[str, int]) -> int:
-    """Processes along all dimensions but that of all that are left."""
+    """Return the number of processes along all dimensions of fixed size."""
     return math.prod(size for size in dimensions.values() if size > 0)
 
 
 def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes: int, net: Any) -> Mesh:
-    """Return the mesh on machines with so many processes each.
+    """Return the mesh of `machines` machines with `processes` processes each.
 
     Args:
-        net: the model, for a strategy that needs to know of its inside.
+        net: the model, if the strategy inspects it.
 
     Raises:
-        TrainerError: the flags do not fit the strategy, the machines, the model or one another.
+        TrainerError: if the flags don't fit the strategy, the machines, the model or each other.
     """
     dimensions, world = strategy.dimensions(config, processes), machines * processes
     if world % (degree := inner(dimensions)):
         whole = f"{world} processes ({machines} machines with {processes} each)"
-        raise TrainerError(f"--degree is {degree}, must divide the {whole}")
+        raise TrainerError(f"--degree is {degree}, but must divide the {whole}")
     mesh = Mesh({name: world // degree if size < 0 else size for name, size in dimensions.items()})
     require_samples(config, mesh.data_size)
     if faults := list(strategy.findings(config, mesh, net)):
@@ -73,17 +73,18 @@ def require_parts(strategy: Strategy, net: nn.Module, wanted: tuple[str, ...]) -
     if missing := [name for name in wanted if not hasattr(net, name)]:
         flag = f"--strategy {strategy.name}" if strategy.needs else "--recompute or --compile"
         raise TrainerError(
-            f"{flag} needs a model with {', '.join(wanted)}; that of trainer/model.py lacks {', '.join(missing)}"
+            f"{flag} requires a model with the attributes {', '.join(wanted)};"
+            f" add {', '.join(missing)} to the model in trainer/model.py"
         )
 
 
 def require_compiler(name: str) -> None:
-    """Raises TrainerError where --compile cannot work: what PyTorch writes is C++ for CPUs, and for GPUs partly C."""
-    compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # as PyTorch looks for it
+    """Raises TrainerError if --compile can't work: PyTorch generates C++ code for CPUs, and some C code for GPUs."""
+    compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's default
     headers = Path(sysconfig.get_path("include"), "Python.h")
     missing = [name for name, found in ((compiler, shutil.which(compiler)), (headers, headers.exists())) if not found]
     if missing:
         raise TrainerError(
-            f"--compile needs a C++ compiler and Python's headers, and there is no {missing[0]}; "
-            "in the Dockerfile: ARG COMPILE=1; elsewhere on Debian and Ubuntu: apt-get install g++ python3-dev"
+            f"--compile requires a C++ compiler and Python's headers, but {missing[0]} isn't installed; "
+            "set ARG COMPILE=1 in the Dockerfile, or on Debian and Ubuntu run apt-get install g++ python3-dev"
         )

@@ -1,6 +1,6 @@
-"""The error of a gradient that is no number: which step, whose, and of which samples.
+"""Reports a NaN or infinite gradient: its step, processes and samples.
 
-The step is taken again, sample by sample, to find out.
+To find the samples, the step is repeated for each sample.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,19 +18,19 @@ from trainer.samples.shards import Dataset
 from trainer.step.state import State, step_seed
 from trainer.vertex.errors import TrainerError
 
-SHOWN = 50  # samples; a global batch may have thousands
+SHOWN = 50  # the number of samples in a message; a global batch may have thousands
 CURE = (
-    "look at these samples and at the operations of trainer/model.py, lower --learning-rate, or leave out a few such"
-    " steps with --skip-nonfinite"
+    "check these samples and the operations in trainer/model.py, lower --learning-rate, or skip a few such steps with"
+    " --skip-nonfinite"
 )
 
 
 class GradientError(TrainerError):
-    """The error of a run that ends at a step, an index.
+    """An error that names the samples whose gradients are NaN or infinite.
 
     Args:
-        places: in the global batch, by process, of the samples whose own gradients are no numbers; all empty where
-            nobody could find that out.
+        step: the index of the step.
+        places: each process's samples with NaN or infinite gradients, as positions in the global batch, if known.
     """
 
     def __init__(self, job: Job, step: int, places: Sequence[Sequence[int]]) -> None:
@@ -42,14 +42,15 @@ class GradientError(TrainerError):
             return f"samples {', '.join(named[:SHOWN])}{rest}"
 
         guilty = [f"{job.cluster.process(i, len(places))} ({samples(own)})" for i, own in enumerate(places) if own]
-        whose = f"that of {', '.join(guilty)}" if guilty else f"it has {samples(range(size))}"
-        super().__init__(f"the gradient of step {step + 1} is no number: {whose}; {CURE}")
+        whose = f"on {', '.join(guilty)}" if guilty else f"for a batch of {samples(range(size))}"
+        super().__init__(f"the gradient of step {step + 1} is NaN or infinite {whose}; {CURE}")
 
 
 def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientError:
-    """Return the error of a run whose state has stayed as it was before the step. Every process must call it.
+    """Return the error for a step with a NaN or infinite gradient. Every process must call this function.
 
-    Where processes hold parts of the model, nobody can take the step alone: the error names all samples.
+    The step must have left the state unchanged, because it is repeated to find the samples.
+    If processes hold parts of the model, no process can repeat the step alone, so the error names all samples.
     """
     step = state.step - (int(state.skipped) - job.config.skip_nonfinite)
     places = poisoned(job, strategy, world, state, step) if world.dimensions == ("replicate",) else []
@@ -57,12 +58,12 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
 
 
 def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int) -> list[int]:
-    """Return the places in the global batch of this process's samples whose own gradients are no numbers."""
+    """Return the positions in the global batch of this process's samples whose own gradients are NaN or infinite."""
     config, rank, size = replace(job.config, data_processes=0), world.data_rank, world.data_size
     batch = next(train_batches(Dataset(job.shards, "train"), config, start=step, rank=rank, world_size=size))
     parts = micro_batches(devices.copy(batch, world.device), len(batch.inputs))
     state.step = step
-    with strategy.sync(state.net, last=False):  # each takes its own samples: nothing is averaged
+    with strategy.sync(state.net, last=False):  # no averaging: each process repeats only its samples
         return [rank + i * size for i, part in enumerate(parts) if not is_finite(job, strategy, world, state, part)]
 
 

@@ -1,4 +1,4 @@
-"""Traces of some steps of the chief's process, with each kernel and each operation."""
+"""Traces the kernels and operations of selected steps on the chief."""
 
 import math
 import re
@@ -12,19 +12,19 @@ from trainer.config import Config, Job, traced_steps
 from trainer.vertex.log import say, warn
 from trainer.vertex.writable import Dispensable
 
-# Names that PyTorch gives to the operations that it traces.
+# The names that PyTorch gives to traced operations.
 OPERATION = re.compile("aten::|gloo:")
-COPIES = ("Memcpy", "Memset")  # a GPU makes them beside its computations
+COPIES = ("Memcpy", "Memset")  # a GPU copies in parallel with its computations
 COMMUNICATES = re.compile("nccl|gloo:")
 Span = tuple[float, float]  # start and end of an operation, in seconds
 
 
 class Trace:
-    """Trace of the steps that --profile names; told after each step of the run.
+    """The trace of the steps that --profile selects. Call `step` after each step of the run.
 
     Args:
-        start: steps that were taken before this run.
-        is_chief: whether this process writes one.
+        start: the number of steps before this run.
+        is_chief: True if this process writes a trace.
     """
 
     def __init__(self, job: Job, start: int, is_chief: bool) -> None:
@@ -32,7 +32,7 @@ class Trace:
         self._steps, self._folder = steps, job.storage.logs / "profile"
         self._profiler: profiler.profile | None = None
         if steps:
-            # The step before warms the profiler up: its own start would be the longest thing in the trace.
+            # The previous step warms up the profiler. Otherwise the profiler's start would dominate the trace.
             warmup = min(steps.start - start, 1)
             ahead = steps.start - start - warmup
             plan = profiler.schedule(skip_first=ahead, wait=0, warmup=warmup, active=len(steps), repeat=1)
@@ -40,18 +40,18 @@ class Trace:
             self._profiler.start()
 
     def step(self, step: int) -> None:
-        """Go on to the next step; `step` counts the finished ones."""
+        """Advance to the next step. `step` is the number of finished steps."""
         if self._profiler is None:
             return
         if step == self._steps.start and torch.cuda.is_available():
-            torch.cuda.synchronize()  # the GPU's earlier work does not belong to the traced steps
+            torch.cuda.synchronize()  # the GPU's earlier work isn't part of the traced steps
         self._profiler.step()
         if step >= self._steps.stop:
             self._profiler.stop()
             self._profiler = None
 
     def _write(self, traced: profiler.profile) -> None:
-        path = self._folder / f"steps-{self._steps.start}-{self._steps.stop}.json.gz"  # PyTorch packs what ends so
+        path = self._folder / f"steps-{self._steps.start}-{self._steps.stop}.json.gz"  # PyTorch compresses .gz files
         told = f"a trace of steps {self._steps.start + 1} to {self._steps.stop} is in {path}"
         with Dispensable(path).writing(RuntimeError):
             path.parent.mkdir(exist_ok=True)
@@ -61,7 +61,7 @@ class Trace:
 
 
 def summary(traced: profiler.profile, count: int) -> str:
-    """Say what the device did in so many steps: a GPU by its kernels, a CPU by its operations."""
+    """Return a summary of `count` traced steps, based on the kernels of a GPU or the operations of a CPU."""
     events = traced.events() or []
     steps = [event for event in events if event.name.startswith("ProfilerStep") and event.device_type.name == "CPU"]
     on_gpu = [event for event in events if event.device_type.name == "CUDA" and not event.is_user_annotation]
@@ -69,7 +69,7 @@ def summary(traced: profiler.profile, count: int) -> str:
     work = kernels or [event for event in events if OPERATION.match(event.name)]
     communicating = [event for event in work if COMMUNICATES.match(event.name)]
     computing = [event for event in work if not COMMUNICATES.match(event.name)]
-    # A GPU ends after the program that has told it what to do.
+    # A GPU finishes after the program that launched its kernels.
     seconds = max(end for _, end in times([*steps, *work])) - min(begin for begin, _ in times(steps))
     return split(times(computing), times(communicating), seconds, count)
 
@@ -79,16 +79,16 @@ def times(events: list[FunctionEvent]) -> list[Span]:
 
 
 def steps_ahead(config: Config, start: int) -> range:
-    """Indices of the steps to trace in a run that resumes at `start`; none, and a warning, if one lies behind it."""
+    """Return the indices of the steps to trace. If the run resumes after the first of these steps, return none."""
     traced = traced_steps(config)
     if traced and traced.start < start:
-        warn(f"--profile {config.profile}: the run resumes behind its first step, and is not traced")
+        warn(f"--profile {config.profile}: no trace is written, because the run resumes after the first traced step")
         return range(0)
     return traced
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Divide the time of the traced steps; communication beside a computation costs nothing.
+    """Return how the traced steps used their time. Communication that overlaps with computation costs no time.
 
     `52.1 ms a step: computing 30.0, communicating 25.0, of which 8.0 alone; neither 14.1`
     """
@@ -101,7 +101,7 @@ def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: flo
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Seconds in which at least one of the spans lasts."""
+    """Return the total seconds that the spans cover, without counting overlaps twice."""
     total, end = 0.0, -math.inf
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0.0)

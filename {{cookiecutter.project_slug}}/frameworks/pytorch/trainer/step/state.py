@@ -1,4 +1,4 @@
-"""State of a run, which a checkpoint holds."""
+"""Defines the training state, which a checkpoint stores."""
 
 import random
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from trainer.data import Batch
 
 @dataclass
 class State:
-    """State of a run, as a checkpoint holds it; `step` counts finished steps."""
+    """The training state, as a checkpoint stores it. `step` is the number of finished steps."""
 
-    net: nn.Module  # as the strategy has wrapped it
+    net: nn.Module  # wrapped by the strategy
     optimizer: optim.Optimizer
     step: int = 0
-    skipped: Tensor | int = 0  # steps since the start whose gradient was no number; no checkpoint holds it
+    skipped: Tensor | int = 0  # steps since the start with a NaN or infinite gradient; not in checkpoints
 
     def update(self, norm: Tensor, limit: int) -> Tensor:
-        """Let the optimizer step if the norm of the gradients is a number; returns whether it does, without a wait.
+        """Run the optimizer step if the gradient norm is finite. Returns whether the step runs, without waiting.
 
-        With more than `limit` steps skipped the state stays as it is, so that `replay` finds what the step found.
+        After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the step.
         """
         is_taken = norm.isfinite() & (self.skipped <= limit)
         self.skipped = self.skipped + ~is_taken
-        if getattr(self.optimizer, "_step_supports_amp_scaling", False):  # fused: the kernel looks, on the GPU
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False):  # fused: the kernel checks this on the GPU
             vars(self.optimizer)["found_inf"] = (~is_taken).float()
             self.optimizer.step()
         elif is_taken:
@@ -38,7 +38,7 @@ class State:
 
 
 def new_model(config: Config, example: Batch) -> nn.Module:
-    """Build the model as it is before the first step: the same in every process, after a resume and for the export."""
+    """Build the initial model, which is the same in every process, after a resume, and for the export."""
     random.seed(config.seed)
     np.random.seed(config.seed)
     torch.manual_seed(config.seed)
@@ -46,15 +46,15 @@ def new_model(config: Config, example: Batch) -> nn.Module:
 
 
 def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
-    """AdamW, which leaves biases and other vectors undecayed."""
+    """Return AdamW without weight decay for biases and other vectors."""
     matrices: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim > 1]}
     vectors: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim <= 1]}
     groups = [matrices | {"weight_decay": config.weight_decay}, vectors | {"weight_decay": 0.0}]
-    # One kernel updates all parameters on a GPU. A CPU's rounds otherwise, by where FSDP has cut a parameter.
+    # On a GPU, one kernel updates all parameters. On a CPU, its rounding would depend on how FSDP splits a parameter.
     fused = all(p.is_cuda for p in net.parameters())
     return optim.AdamW(groups, lr=config.learning_rate, fused=fused)
 
 
 def step_seed(config: Config, step: int, rank: int) -> int:
-    """Seed of one step, as for dropout: a resumed run draws the numbers that the unbroken one would have drawn."""
+    """Return the random seed of a step, so a resumed run draws the same numbers as an uninterrupted run."""
     return int(np.random.SeedSequence((config.seed, step, rank)).generate_state(1, np.uint64)[0])

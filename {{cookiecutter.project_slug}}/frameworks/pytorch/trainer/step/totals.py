@@ -1,4 +1,4 @@
-"""Sums over samples: of the loss, of each metric, and their number."""
+"""Sums the loss and the metrics over samples, and counts the samples."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +11,8 @@ from trainer.cluster.world import World
 from trainer.data import Batch
 from trainer.vertex.errors import TrainerError
 
-RESERVED = ("loss", "samples")  # names under which the loop itself adds up
-Totals = dict[str, Tensor]  # one number each, by name; "samples" is their number
+RESERVED = ("loss", "samples")  # names that the loop itself reports
+Totals = dict[str, Tensor]  # a scalar for each name; "samples" is the number of samples
 
 
 def add(totals: Totals, more: Totals) -> None:
@@ -22,16 +22,16 @@ def add(totals: Totals, more: Totals) -> None:
 
 
 def counted(totals: Totals, is_taken: Tensor) -> Totals:
-    """Return the totals of a step; zeros where it is not taken."""
+    """Return the totals of a step, or zeros if the step is skipped."""
     return {name: value.where(is_taken, 0) for name, value in totals.items()}
 
 
 @torch.no_grad()
 def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, mask: Tensor | float = 1) -> Totals:
-    """Sum over the samples whose mask is 1; empty without an output, as in a pipeline before its last stage.
+    """Return the totals over the samples whose mask is 1. Before the last pipeline stage, the totals are empty.
 
     Raises:
-        TrainerError: losses or metrics are not one number per sample.
+        TrainerError: if losses or metrics don't have one number per sample.
     """
     if output is None:
         return {}
@@ -42,7 +42,7 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
 
 
 def means(totals: Totals, world: World) -> Mapping[str, float]:
-    """Divide the sums of all processes by their samples; empty without any. Every process must call it."""
+    """Return the means over all processes' samples, if there are any. Every process must call this function."""
     of_each = world.gather({name: float(value) for name, value in totals.items()})
     names = dict.fromkeys(name for rank in of_each for name in rank)
     sums = {name: sum(rank.get(name, 0.0) for rank in of_each) for name in names}
@@ -51,21 +51,21 @@ def means(totals: Totals, world: World) -> Mapping[str, float]:
 
 
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
-    """Return if there is one output, and one number for each of so many samples.
+    """Check that the output is one tensor, and that losses and metrics have one number for each of `count` samples.
 
-    A mean would be averaged again, and its gradients divided once too often, without a word.
+    If losses() returned a mean, the loop would silently average it again, and the gradients would be too small.
 
     Raises:
-        TrainerError: the output is no tensor, a result has another shape, or a metric the loop's own name.
+        TrainerError: if the output isn't a tensor, a shape is wrong, or a metric has a reserved name.
     """
     if not hasattr(output, "shape"):
         kind = type(output).__name__
-        raise TrainerError(f"the model of trainer/model.py returns a {kind}, must return one tensor: it is exported so")
+        raise TrainerError(f"the model in trainer/model.py returns a {kind}, which can't be exported; return a tensor")
     for name in metrics.keys() & RESERVED:
-        raise TrainerError(f'metrics() of trainer/model.py returns "{name}", which the loop reports; rename it')
+        raise TrainerError(f'metrics() in trainer/model.py returns "{name}", a reserved name; rename the metric')
     results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
     for name, shape in ((name, tuple(getattr(value, "shape", ()))) for name, value in results.items()):
         if shape != (count,):
             raise TrainerError(
-                f"{name} in trainer/model.py has the shape {shape}, must be ({count},): one number per sample, no mean"
+                f"{name} in trainer/model.py has shape {shape}, not ({count},); return one number per sample, no mean"
             )

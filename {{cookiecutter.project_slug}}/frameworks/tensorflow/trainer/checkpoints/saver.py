@@ -1,4 +1,4 @@
-"""Checkpoints of a run, saved whole or not at all by the chief, while it trains on."""
+"""Saves and restores checkpoints: the chief writes each checkpoint, while training continues."""
 
 from contextlib import suppress
 from functools import partial
@@ -8,9 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.checkpoints import commit_marker, disagreement
+from trainer.checkpoints import commit_marker, divergence
 from trainer.checkpoints.background import Background
-from trainer.checkpoints.disagreement import require_alike
+from trainer.checkpoints.divergence import require_no_divergence
 from trainer.cluster.preemption import LastMoment, StoppedError
 from trainer.cluster.world import World
 from trainer.config import Job, due
@@ -22,35 +22,35 @@ from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
 
 PREFIX = "state"
-# TensorFlow raises these for a full disk, and for a folder that belongs to somebody else.
+# TensorFlow raises these errors for a full disk, and for a folder of another user.
 FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
 class Checkpoints(Background):
-    """Checkpoints that another thread writes: a step waits for a copy of the state, not for files.
+    """Checkpoints that a background thread writes, so a step only waits for a copy of the state.
 
-    TensorFlow's own (`experimental_enable_async_checkpoint`) fails at the second checkpoint of variables of Keras 3
+    TensorFlow's `experimental_enable_async_checkpoint` fails at the second checkpoint of Keras 3 variables
     (TensorFlow 2.21, Keras 3.15, November 2026).
 
     Args:
-        copy: a second state on the CPU, which is overwritten; None in all replicas but the chief, which alone writes.
+        copy: a second state on the CPU, which each checkpoint overwrites; None in all replicas except the chief.
     """
 
     def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint, clock: Clock) -> None:
         super().__init__()
         self._config, self._root, self._clock = job.config, job.storage.checkpoints, clock
         self._job, self._world, self._copy, self._samples = job, world, copy, samples
-        self._saved = ""  # name of the newest checkpoint
+        self._saved = ""  # name of the latest checkpoint
         self._last_moment = LastMoment(job.cluster, world, job.config.collective_timeout)
 
     def restore(self, state: State) -> State:
-        """Load the newest whole checkpoint, if there is one, into the state. Every machine must call it.
+        """Load the latest complete checkpoint, if there is one, into the state. Every machine must call this method.
 
         Raises:
-            TrainerError: the checkpoint is of another model or other samples, or of more steps than the run is to take.
-            PeerError: this machine does not see what the chief has chosen.
+            TrainerError: if the checkpoint has another model, other samples, or more steps than --steps.
+            PeerError: if this machine can't find the checkpoint that the chief chose.
         """
-        # The chief chooses for all: the others' view of a mounted bucket may be older.
+        # The chief chooses for all machines, because their views of a mounted bucket may be out of date.
         newest = commit_marker.latest(self._root, warn, partial(why_refused, self._copy)) if self._copy else None
         step = self._world.sum(commit_marker.number(newest) if newest else 0)
         folder = commit_marker.numbered(self._root, step) if step else None
@@ -66,7 +66,7 @@ class Checkpoints(Background):
     def _read(self, state: State, folder: Path) -> None:
         if not folder.is_dir():
             raise PeerError(
-                f"{folder}, which the chief has chosen, is not here; do all machines have one output folder?"
+                f"this machine can't find {folder}, which the chief chose; give all machines the same output folder"
             )
         try:
             with self._world.strategy.scope():
@@ -75,14 +75,14 @@ class Checkpoints(Background):
             raise commit_marker.unfit(folder, str(error).partition("\n")[0]) from None
 
     def step(self, state: State) -> None:
-        """Save the state where a checkpoint is due, or where the run ends because a machine was told to end.
+        """Save the state if a checkpoint is due, or if a machine was asked to stop.
 
-        Every machine must call it.
+        Every machine must call this method.
 
         Raises:
-            StoppedError: a machine was told to end, and this step is saved.
-            TrainerError: an earlier checkpoint cannot be written.
-            PeerError: copies of the model are not alike.
+            StoppedError: if a machine was asked to stop, after this step is saved.
+            TrainerError: if an earlier checkpoint can't be written.
+            PeerError: if the parameters of replicas have diverged.
         """
         by = self._last_moment.by(state.step)
         with self._clock.phase(CHECKPOINTS):
@@ -92,15 +92,15 @@ class Checkpoints(Background):
                 self.compare(state)
         if by:
             self.wait()
-            self._world.wait()  # for the chief, which writes
+            self._world.wait()  # until the chief has written the checkpoint
             raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=by)
         self.check()
 
     def save(self, state: State) -> None:
-        """Begin the checkpoint of this step, once the one before is written, unless copies of the model differ."""
+        """Start to write this step's checkpoint, after the previous checkpoint. Raises PeerError as `compare` does."""
         self.wait()
         state.fetch()
-        self.compare(state)  # here the others wait for the chief: in the next step they would not do so for so long
+        self.compare(state)  # waits for the chief, with a longer timeout than the next step
         folder = commit_marker.numbered(self._root, state.step)
         self._saved = folder.name
         if self._copy is None:
@@ -110,11 +110,11 @@ class Checkpoints(Background):
         self.start(partial(write, self._copy, folder, self._config.keep, self._samples))
 
     def compare(self, state: State) -> None:
-        """Raises PeerError where the copies of the model differ, with the names of the replicas that hold them."""
-        apart = disagreement.parted(state, self._world)
-        names = [self._job.cluster.node(rank, self._world.mesh.data_size).name for rank in apart]
-        if apart:
-            require_alike(self._job, state.step, self._saved, names, [*apart.values()])
+        """Raises PeerError with the names of the replicas whose parameters have diverged, if there are any."""
+        diverged = divergence.diverged(state, self._world)
+        names = [self._job.cluster.node(rank, self._world.mesh.data_size).name for rank in diverged]
+        if diverged:
+            require_no_divergence(self._job, state.step, self._saved, names, [*diverged.values()])
 
     def __enter__(self) -> "Checkpoints":
         self._last_moment.__enter__()
@@ -127,10 +127,10 @@ class Checkpoints(Background):
 
 
 def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
-    """Write a checkpoint, then its commit marker, and keep the newest `keep` beside it.
+    """Write a checkpoint and its commit marker, then remove older checkpoints until `keep` are left.
 
     Raises:
-        TrainerError: it cannot be written, or holds values that are no numbers.
+        TrainerError: if the checkpoint can't be written, or contains NaN or infinite values.
     """
     commit_marker.require_finite(folder, [why_nonfinite(state)])
     with writable.writing(folder.parent, *FILE_ERRORS):
@@ -143,17 +143,20 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
 
 
 def why_refused(copy: State, folder: Path) -> str:
-    """Return why a checkpoint, which is read into the copy, is not to be taken; empty if it is."""
-    with suppress(AssertionError, ValueError, tf.errors.OpError):  # of another model: whoever loads it says so
+    """Read a checkpoint into the copy. Returns why the checkpoint can't be used, or an empty string."""
+    with suppress(AssertionError, ValueError, tf.errors.OpError):  # `Checkpoints._read` reports another model
         objects(copy).read(str(folder / PREFIX)).assert_consumed()
         return why_nonfinite(copy)
     return ""
 
 
 def why_nonfinite(state: State) -> str:
-    """Return which variable holds values that are no numbers; empty if none does. Buffers may be infinite, as masks."""
+    """Return which variable contains NaN or infinite values, or an empty string.
+
+    Buffers may be infinite, such as masks.
+    """
     buffers = {id(variable) for variable in state.net.non_trainable_variables}
-    with tf.device("CPU:0"):  # where they are
+    with tf.device("CPU:0"):  # where the variables are
         for variable in filter(lambda variable: "float" in variable.dtype, variables(state)):
             wrong = tf.math.is_nan(variable) if id(variable) in buffers else ~tf.math.is_finite(variable)
             if tf.reduce_any(wrong):
@@ -162,10 +165,10 @@ def why_nonfinite(state: State) -> str:
 
 
 def read_model(net: keras.Model, folder: Path) -> None:
-    """Put the weights of a whole checkpoint into a plain model. One process alone may call it.
+    """Load the weights of a complete checkpoint into a plain model. A single process may call this function.
 
     Raises:
-        TrainerError: the checkpoint is of another model.
+        TrainerError: if the checkpoint is of another model.
     """
     try:
         tf.train.Checkpoint(model=net).read(str(folder / PREFIX)).expect_partial().assert_existing_objects_matched()

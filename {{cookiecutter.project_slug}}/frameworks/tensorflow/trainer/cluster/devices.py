@@ -1,4 +1,4 @@
-"""The devices of a machine: their names, versions, memory and number format."""
+"""Describes the devices of a machine: their names, versions, memory and compute dtype."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from trainer.cluster.spec import Cluster
 from trainer.vertex import driver
 from trainer.vertex.errors import TrainerError
 
-LOW = "mixed_bfloat16"  # policy of GPUs that have bfloat16: weights and gradients stay float32
+LOW = "mixed_bfloat16"  # the policy for GPUs with bfloat16; weights and gradients stay float32
 
 
 def describe() -> str:
@@ -27,14 +27,14 @@ def name() -> str:
 
 
 def peak_memory() -> dict[str, float]:
-    """Most bytes that a GPU of this machine had in use, for a report."""
+    """Return the highest peak memory of this machine's GPUs in bytes, for a report. Without GPUs, return nothing."""
     count = len(tf.config.list_physical_devices("GPU"))
     peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(count)]
     return {"memory_bytes": float(max(peaks))} if peaks else {}
 
 
 def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
-    """Return the GPUs of this machine. Raises TrainerError where the image is made for GPUs, and none is usable."""
+    """Return the GPUs of this machine. Raises TrainerError if the image is built for GPUs, but none is usable."""
     gpus = set_up_gpus()
     if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(built_with_cuda(), driver.installed())}")
@@ -42,7 +42,7 @@ def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
 
 
 def set_up_gpus() -> list[tf.config.PhysicalDevice]:
-    """Return the GPUs of this machine, told to take memory as they need it; none is no fault."""
+    """Enable memory growth on the GPUs of this machine, if there are any, and return the GPUs."""
     gpus: list[tf.config.PhysicalDevice] = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -50,7 +50,7 @@ def set_up_gpus() -> list[tf.config.PhysicalDevice]:
 
 
 def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
-    """Set the type of the forward pass; `auto` is bfloat16 on GPUs that have it, from A100 and L4 on."""
+    """Set the compute dtype of the forward pass. `auto` selects bfloat16 on A100, L4 and newer GPUs."""
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     has_it = details.get("compute_capability", (0, 0)) >= (8, 0)
     if precision == "bfloat16" or (precision == "auto" and has_it):
@@ -58,13 +58,13 @@ def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None
 
 
 def on_host(arrays: Any) -> Any:
-    """Return a batch, or whatever holds arrays, with tensors in their place."""
-    with tf.device("CPU:0"):  # else the parts of all devices would pass through the first GPU
+    """Return a batch, or another structure of arrays, with the arrays converted to tensors."""
+    with tf.device("CPU:0"):  # otherwise the parts of all devices would pass through the first GPU
         return tf.nest.map_structure(tf.constant, arrays)
 
 
 def sharing(count: int) -> list[str]:
-    """Return the names of devices that share a model; on a machine without GPUs the CPU is divided into as many."""
+    """Return the names of `count` devices that share a model. Without GPUs, split the CPU into `count` devices."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     (cpu,) = tf.config.list_physical_devices("CPU")
     if kind == "CPU" and len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
@@ -73,5 +73,5 @@ def sharing(count: int) -> list[str]:
 
 
 def built_with_cuda() -> str:
-    """The version of CUDA that this TensorFlow was built with."""
+    """Return the CUDA version that TensorFlow was built with."""
     return str(tf.sysconfig.get_build_info().get("cuda_version", "none"))

@@ -1,6 +1,6 @@
-"""The notice to end: a replica is told by a signal, all replicas agree on one step, and the run ends when it is saved.
+"""Handles preemption notices: all replicas agree on a step, save that step, and then stop.
 
-Vertex sends SIGTERM about 30 s before it takes a Spot machine away.
+Vertex AI sends SIGTERM about 30 s before it preempts a Spot VM.
 Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
 """
 
@@ -14,28 +14,30 @@ from trainer.cluster.spec import Cluster
 from trainer.cluster.world import World
 from trainer.vertex.errors import PeerError
 
-NOTICE = signal.SIGTERM  # how this replica hears that it is to end
-GRACE_SECONDS = 30  # in which a checkpoint must be saved
-ASK_SECONDS = 0.5  # between two questions; each takes 3 to 5 ms of the loop, two processes on a CPU: 1 %
+NOTICE = signal.SIGTERM  # the signal that asks this replica to stop
+GRACE_SECONDS = 30  # the time to save a checkpoint after a notice
+ASK_SECONDS = 0.5  # the interval between two checks; a check takes 3 to 5 ms with two processes on a CPU, which is 1%
 
 
 class StoppedError(PeerError):
-    """End of a run at a step that all replicas have saved, because one was told to end.
+    """The end of a run at a step that all replicas saved, because a replica was asked to stop.
 
     Args:
-        told: whether this replica was; its exit code is then that of SIGTERM.
-        by: name of a replica that was.
+        told: True if this replica was asked to stop; its exit code is then SIGTERM's.
+        by: the name of a replica that was asked to stop.
     """
 
     def __init__(self, cluster: Cluster, step: int, *, told: bool, by: str) -> None:
         self.exit_code = 128 + signal.SIGTERM if told else PeerError.exit_code
         who = "it" if told else by
-        said = f"{cluster.name}: saved step {step}, as {who} was told to end; the next start resumes there"
+        said = (
+            f"{cluster.name}: saved step {step}, because {who} was asked to stop; the next start resumes from this step"
+        )
         super().__init__(said, saved=step, told_to_end=by)
 
 
 class Told:
-    """Whether a signal has told this process to end. Within the block it only takes note, and does not end at once."""
+    """Records whether a signal asked this process to stop. Within the block, the signal doesn't end the process."""
 
     def __init__(self, number: signal.Signals) -> None:
         self.told, self._number = False, number
@@ -53,23 +55,23 @@ class Told:
 
 
 class LastMoment(Told):
-    """Question of all machines to one another: was anyone told to end?
+    """Checks regularly, on all machines together, whether any machine was asked to stop.
 
-    When the next one is comes from the answer, too, so all machines ask at the same steps.
+    The result also determines the step of the next check, so all machines check at the same steps.
 
     Args:
-        timeout: seconds within which all machines must have asked, as in a step.
+        timeout: seconds within which all machines must begin the check, as in a step.
     """
 
     def __init__(self, cluster: Cluster, world: World, timeout: float) -> None:
         super().__init__(NOTICE)
         self._cluster, self._world, self._asked, self._time, self._next = cluster, world, 0, time.monotonic(), 0
-        # One function for the whole run: TensorFlow keeps a record of each sum outside of one for ever.
+        # One tf.function for the whole run. Outside a tf.function, TensorFlow keeps a record of each sum forever.
         self._total, self._timeout = tf.function(world.total), timeout
 
     def by(self, step: int) -> str:
-        """Return the name of a replica that was told to end, empty while none was. Every machine must call it."""
-        if self._world.size == 1:  # nobody to ask; the chief of parameter servers does not wait for each step
+        """Return the name of a replica that was asked to stop, or "". Every machine must call this method."""
+        if self._world.size == 1:  # no other machine to ask; the chief of parameter servers doesn't wait for each step
             return self._world.told or self._cluster.name * self.told
         if step < self._next:
             return ""
@@ -79,7 +81,7 @@ class LastMoment(Told):
         return self._cluster.nodes[told.index(1)].name if any(told) else ""
 
     def _microseconds(self, step: int) -> int:
-        """Return how long each step since the last question took, at least 1."""
+        """Return the mean time of the steps since the last check, which is at least 1 microsecond."""
         now, steps = time.monotonic(), step - self._asked
         each = (now - self._time) / steps
         self._asked, self._time = step, now
@@ -87,7 +89,7 @@ class LastMoment(Told):
 
 
 def take_back_sigterm() -> None:
-    """Let SIGTERM end this process again: to join others, TensorFlow puts a handler in its place that only takes note.
+    """Restore this program's SIGTERM handler. When TensorFlow joins a cluster, it replaces the handler with its own.
 
     Source: TensorFlow 2.21, xla/tsl/distributed_runtime/preemption/preemption_notifier.h, SigtermNotifier.
     """

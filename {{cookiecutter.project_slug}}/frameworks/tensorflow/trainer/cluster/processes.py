@@ -1,4 +1,4 @@
-"""The process of a replica: it never waits without a limit, and says in one sentence that a peer was lost."""
+"""Limits how long the process of a replica waits, and reports a lost peer in one sentence."""
 
 import contextlib
 import ctypes
@@ -17,7 +17,7 @@ from trainer.vertex.errors import LostPeerError
 
 MONOTONIC, IN_A_THREAD = 1, 2  # CLOCK_MONOTONIC and SIGEV_THREAD of Linux
 LAST_WORDS_SECONDS = 3.0
-# TensorFlow raises these for a peer that is gone or silent, and beyond these files never for a fault of the user's.
+# TensorFlow raises these errors for a peer that is gone or silent. The user's code can only raise them in these files.
 LOSSES = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.DeadlineExceededError)
 YOURS = [Path(__file__).parents[1] / name for name in ("data.py", "model.py")]
 NCCL_LOST = "remote process exited or there was a network error"  # within an InternalError
@@ -25,7 +25,7 @@ ABORTED = "Collective ops is aborted by: "
 
 
 class _Event(ctypes.Structure):
-    """`struct sigevent` of Linux, 64 bits."""
+    """Linux's `struct sigevent` on 64-bit systems."""
 
     _fields_ = (
         ("value", ctypes.c_void_p),
@@ -38,11 +38,11 @@ class _Event(ctypes.Structure):
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """After so many seconds in the block print where it waits, and end the process with the code of a lost peer.
+    """Limit the block to `seconds`. On timeout, print where the block waits, and exit with the code of a lost peer.
 
-    The wait may be one in C that holds Python's lock: no Python thread and no signal handler would run.
+    The block may wait in C code that holds the GIL, so that no Python thread and no signal handler can run.
     """
-    # faulthandler's own end has code 1, which would blame the user; on macOS and old Linux it has to do.
+    # faulthandler exits with code 1, which would blame the user. On macOS and old Linux, there is no alternative.
     has_timers = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
     faulthandler.dump_traceback_later(seconds, exit=not has_timers)
     try:
@@ -54,7 +54,7 @@ def bounded(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _exit_after(seconds: float) -> Iterator[None]:
-    """A timer of the system, which calls C's `_exit` in a thread of its own."""
+    """Start a system timer that calls C's `_exit` in its own thread."""
     system, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
     end = ctypes.cast(system._exit, ctypes.c_void_p).value
     event = _Event(value=LostPeerError.exit_code, how=IN_A_THREAD, function=end)
@@ -70,10 +70,10 @@ def _exit_after(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_peers(cluster: Cluster) -> Iterator[None]:
-    """Say in one sentence that a peer was lost, instead of where this replica waited for it.
+    """Turn the error of a lost peer into one sentence, without a traceback.
 
     Raises:
-        LostPeerError: TensorFlow lost a machine, in a cluster of several.
+        LostPeerError: if TensorFlow lost a machine of a cluster with several machines.
     """
     stuck.record()
     try:
@@ -83,13 +83,13 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
         if not loss:
             raise
         said = f"{cluster.name} lost a peer: {loss}; the next start resumes from the last checkpoint"
-        raise LostPeerError(said, lost_peer="") from None  # the heartbeat knows which
+        raise LostPeerError(said, lost_peer="") from None  # the heartbeat knows which peer
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
-    """Say in one line which peer is gone or silent by this error, with our names; empty for every other error."""
+    """Return a line about the replica that is gone or silent according to the error, or "" for any other error."""
     text = str(error.message) or type(error).__name__
-    yours = _is_yours(error) and ABORTED not in text  # as build() makes variables, which machines share
+    yours = _is_yours(error) and ABORTED not in text  # build() may lose a peer, too, when it creates variables
     if len(cluster.nodes) == 1 or yours or not (isinstance(error, LOSSES) or NCCL_LOST in text):
         return ""
     first, *others = (text.rpartition(ABORTED)[2] or text).splitlines()
@@ -98,11 +98,11 @@ def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
 
 
 def _is_yours(error: tf.errors.OpError) -> bool:
-    """Whether the data or the model raised it, as TensorFlow does for a bucket that does not answer."""
+    """Return whether the data or the model raised the error, for example because a bucket doesn't respond."""
     return any(Path(frame.f_code.co_filename) in YOURS for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _name(cluster: Cluster, job: str, index: str) -> str:
-    """Name of the replica behind a job and an index of TensorFlow."""
+    """Return the name of the replica with this TensorFlow job and task index."""
     rank = int(index) + (job == "worker")
     return cluster.nodes[rank].name if rank < len(cluster.nodes) else f"{job} {index}"

@@ -1,4 +1,4 @@
-"""A program that uses TensorFlow: what it sets before the import, and its end, which waits for no peer."""
+"""Runs a program that uses TensorFlow: sets variables before the import, and exits without waiting for peers."""
 
 import contextlib
 import ctypes
@@ -14,30 +14,31 @@ from trainer.cluster.heartbeat import Heartbeat
 from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError
 from trainer.vertex.log import say_last, say_lines
 
-FINISHED = 99  # exit code of a child that has done its work; any library can end it with 0
-PR_SET_PDEATHSIG = 1  # prctl(2) of Linux
+FINISHED = 99  # exit code of a child that finished its work, because any library could exit with 0
+PR_SET_PDEATHSIG = 1  # for prctl(2) on Linux
 
 
 def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
-    """Set what TensorFlow reads when it is imported, where it is not set."""
-    environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost peer is an error at once, not after retries
-    environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU: the same sums in the same order
-    # TensorFlow logs dozens of lines for a lost worker; the chief of parameter servers says it in one.
+    """Set the unset environment variables that TensorFlow reads during its import."""
+    environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # report a lost peer immediately, without retries
+    environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU, always sum in the same order
+    # TensorFlow logs dozens of lines for a lost worker, but the chief of parameter servers logs only one line.
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if "parameter_server" in " ".join(argv) else "2")
 
 
 def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], success: int = FINISHED) -> NoReturn:
-    """Call `main` with this program's arguments and environment in a child, and end with its exit code.
+    """Call `main` with this program's arguments and environment in a child process, and exit with its exit code.
 
-    Code 0 of the chief is the job's success, so a process that may be ended with 0 by its own code needs a parent.
+    If the chief exits with code 0, the job succeeds. User code might exit early with code 0, so a parent process checks
+    the exit code.
 
     Args:
-        success: code of a child that has succeeded; 0 where the end of a child is its own affair.
+        success: the exit code of a child that succeeded; 0 if the child may exit at any time.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until both processes handle it
-    if child := os.fork():  # nothing has started a thread yet
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until both processes handle SIGTERM
+    if child := os.fork():  # no thread has started yet
         os._exit(attend(child, success))
-    with contextlib.suppress(AttributeError):  # Linux alone ends a child with its parent
+    with contextlib.suppress(AttributeError):  # only Linux ends a child with its parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGTERM, stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -56,17 +57,17 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
 
 
 def attend(child: int, success: int) -> int:
-    """Wait for the end of a child, to which SIGTERM is passed on; returns the exit code of this program."""
+    """Wait until the child exits, and forward SIGTERM to the child. Returns the exit code of this program."""
 
     def pass_on(number: int, _: object) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended, and this program is about to
+        with contextlib.suppress(ProcessLookupError):  # the child has exited
             os.kill(child, number)
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the child, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal also sends SIGINT to the child
     cluster = spec.Cluster()
-    with contextlib.suppress(spec.ClusterError):  # of which the child tells
+    with contextlib.suppress(spec.ClusterError):  # the child reports this error
         cluster = spec.from_env(os.environ)
     heartbeat = Heartbeat(cluster)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -84,6 +85,6 @@ def attend(child: int, success: int) -> int:
 
 
 def stop(*_: object) -> None:
-    """End at once: a machine that is taken away has no time."""
+    """Exit immediately, because a preempted machine has no time left."""
     say_last("stopped by SIGTERM", "ERROR")
     os._exit(128 + signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""All machines of a run: how their devices lie, which one this is, and what the machines add up."""
+"""Describes all machines of a run: the mesh of devices, the rank of this machine, and sums over machines."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +11,14 @@ import tensorflow as tf
 from trainer.cluster import processes
 from trainer.cluster.spec import Cluster
 
-PATIENCE_SECONDS = 86_400.0  # of machines between steps; of one that ends, heartbeats tell at once
+PATIENCE_SECONDS = 86_400.0  # the timeout between steps; if a machine exits, heartbeats report it immediately
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """Number of devices along each dimension, outermost first, so that the last one stays within a machine.
+    """The number of devices along each dimension, outermost first, so the last dimension stays within a machine.
 
-    Along `replicate` devices take different samples; along `layers` they share the layers of one model.
+    Devices along `replicate` use different samples. Devices along `layers` share the layers of one model.
     """
 
     sizes: Mapping[str, int]
@@ -29,7 +29,7 @@ class Mesh:
 
     @property
     def data_size(self) -> int:
-        """Shares into which the global batch is divided."""
+        """The number of shares into which the global batch is split."""
         return self.sizes["replicate"]
 
     def __str__(self) -> str:
@@ -39,9 +39,9 @@ class Mesh:
 
 @dataclass(frozen=True)
 class World:
-    """The machines that run the loop, which of them this one is, their mesh, and the strategy over their devices.
+    """The machines that run the loop, the rank of this machine, the mesh, and the strategy over the devices.
 
-    The defaults are a process by itself, with the strategy that TensorFlow has without one: on the first device.
+    The defaults describe a single process with TensorFlow's default strategy, which uses the first device.
     """
 
     rank: int = 0
@@ -55,35 +55,35 @@ class World:
 
     @property
     def told(self) -> str:
-        """Name of a replica that does not run the loop, and for whose end the run has to end; empty for none."""
+        """The name of a replica outside the loop that was asked to stop, so that the run must stop, or ""."""
         return ""
 
     @property
     def data_ranks(self) -> range:
-        """Ranks of this machine's shares among all shares of the global batch."""
+        """The ranks of this machine's shares among all shares of the global batch."""
         each = self.mesh.data_size // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 
     def distribute(self, values: Sequence[Any]) -> Any:
-        """One value for each of this machine's devices, in the order of `data_ranks`."""
+        """Distribute one value to each of this machine's devices, in the order of `data_ranks`."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: values[context.replica_id_in_sync_group - self.data_ranks.start]
         )
 
     def sum(self, value: int) -> int:
-        """The sum of every machine's value, on each of them. Every machine must call it."""
+        """Return the sum of the values of all machines. Every machine must call this method."""
         return sum(own[0] for own in self.gather([value]))
 
     def gather(
         self, own: Sequence[int], total: Callable[[Any], tf.Tensor] | None = None, timeout: float = PATIENCE_SECONDS
     ) -> list[list[int]]:
-        """Every machine's values, as many of each, by rank. Every machine must call it.
+        """Return every machine's values, by rank. Every machine must call this method with the same number of values.
 
-        They wait for each other for longer than in a step: the chief may have a large model to read or to write.
+        The default timeout is longer than the timeout of a step, because the chief may read or write a large model.
 
         Args:
-            total: adds tables up, in place of `World.total`.
-            timeout: in seconds, after which the process ends.
+            total: a function that sums tables, in place of `World.total`.
+            timeout: the seconds after which the process exits.
         """
         rows = [[int(value) if rank == self.rank else 0 for value in own] for rank in range(self.size)]
         table = tf.constant(rows, tf.int64)
@@ -93,29 +93,29 @@ class World:
         return gathered
 
     def total(self, values: Any) -> tf.Tensor:
-        """The sum of the values of all devices. Every machine must call it."""
+        """Return the sum of the values over all devices. Every machine must call this method."""
         total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0")
         return self.strategy.experimental_local_results(total)[0]
 
     def bounded(self, seconds: float) -> AbstractContextManager[None]:
-        """Bound a wait for the other machines; none where there are none.
+        """Set a timeout for a wait for the other machines, if there are any.
 
-        TensorFlow 2.21 would bound each of its sums by a thread that sleeps for so long: thousands in a training.
+        For its own timeout, TensorFlow 2.21 would start a sleeping thread for each sum, thousands in a training run.
         Source: tensorflow/core/common_runtime/base_collective_executor.cc, `SchedNonBlockingClosureAfter`.
         """
         return processes.bounded(seconds) if self.size > 1 else nullcontext()
 
     def wait(self) -> None:
-        """Return when every machine is here."""
+        """Wait until every machine has called this method."""
         self.sum(0)
 
 
 def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """The chief and the workers, and nobody else: a reducer in this list would be waited for, for ever.
+    """Return a resolver of the chief and the workers, but not of reducers, for which TensorFlow would wait forever.
 
     Args:
-        gpus: of each machine, one model on each. SimpleClusterResolver does not detect GPUs; without this count,
-            training runs on the CPU.
+        gpus: the number of GPUs per machine that each hold a model. SimpleClusterResolver doesn't detect GPUs, and
+            without this count, training runs on the CPU.
     """
     chief, *workers = (node.address for node in cluster.nodes)
     return tf.distribute.cluster_resolver.SimpleClusterResolver(

@@ -1,4 +1,4 @@
-"""python -m trainer.describe: print what a run with these flags needs as one JSON object, and train nothing."""
+"""python -m trainer.describe: print the resources that a run with these flags needs, as JSON, without training."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Print the estimate. Raises TrainerError for a fault that the user can cure."""
+    """Print the estimate. Raises TrainerError for an error that the user can fix."""
     program.prepare(environ, argv)
     import tensorflow as tf
 
@@ -19,7 +19,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     from trainer.samples import shards
 
     _, config = choice.parse(argv, "trainer.describe")
-    tf.config.set_visible_devices([], "GPU")  # TensorFlow would take the memory of GPUs that it does not use
+    tf.config.set_visible_devices([], "GPU")  # otherwise TensorFlow would reserve the GPUs' memory
     print(estimate.describe(config, shards.example(config, storage.from_env(environ))).to_json())
 
 

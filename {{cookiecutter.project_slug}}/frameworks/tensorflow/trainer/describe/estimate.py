@@ -1,4 +1,4 @@
-"""Estimate of the resources of a run, read from a graph that is built and never run: no GPU, no weights."""
+"""Estimates the resources of a run, without a GPU, from a graph that is built but never executed."""
 
 import contextlib
 import json
@@ -16,18 +16,18 @@ from trainer.config import Config
 from trainer.data import Batch
 from trainer.step.state import new_optimizer
 
-VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # their result is their input's memory
-# Where the kernel and what it gives stand among the inputs, or at the end, the outputs.
+VIEWS = {"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"}  # the result shares the input's memory
+# Positions of the kernel and the result in the list of inputs and outputs. The last element is the output.
 CONVOLUTIONS = {"Conv2D": (1, -1), "Conv2DBackpropInput": (1, 2), "Conv2DBackpropFilter": (-1, 2)}
-STORED = {"Const", "ReadVariableOp"}  # their result is there all the time
+STORED = {"Const", "ReadVariableOp"}  # the result is always in memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """Counts, and bytes on one GPU, all from the model and the optimizer as they are; nothing is allocated for it.
+    """Counts, and bytes on one GPU, derived from the real model and optimizer without allocating memory.
 
-    On a GPU, memory is about the sum of all the bytes here, those per sample times the samples of one micro-batch.
-    A framework's own buffers come on top.
+    GPU memory is about the sum of all bytes. Multiply bytes per sample by the number of samples in a micro-batch. The
+    framework's own buffers need additional memory.
     """
 
     parameters: int
@@ -38,30 +38,30 @@ class ResourceEstimate:
     optimizer_bytes: int
     """Moments of AdamW."""
     flops_per_sample: int
-    """Floating point operations of matrix products and convolutions, forward and backward, a multiply-add being two."""
+    """FLOPs of matrix products and convolutions, forward and backward. A multiply-add counts as two."""
     precision: str
-    """Compute dtype of GPUs that have it: bfloat16 from A100 and L4 on; the other GPUs compute in float32."""
+    """Compute dtype of GPUs that support it: A100, L4 and newer GPUs for bfloat16. Other GPUs compute in float32."""
     weight_copy_bytes: int
-    """Copies of weights in `precision`; GPUs that compute in float32 need none."""
+    """Copies of the weights in `precision`. GPUs that compute in float32 need no copies."""
     activation_bytes_per_sample: int
-    """Estimate of the tensors that the forward pass keeps for the backward pass, in `precision`."""
+    """Estimated size of the tensors that the forward pass keeps for the backward pass, in `precision`."""
     activation_bytes_per_sample_float32: int
-    """Likewise where the GPU computes in float32."""
+    """The same size, if the GPU computes in float32."""
     global_batch: int
-    """Samples of one step, over all GPUs."""
+    """Samples per step, over all GPUs."""
     micro_batches: int
-    """Micro-batches of one step, on each GPU."""
+    """Micro-batches per step, on each GPU."""
 
     def to_json(self) -> str:
-        """Return one line, without a line end."""
+        """Return the estimate as one line of JSON, without a newline."""
         return json.dumps(asdict(self))
 
 
 def describe(config: Config, example: Batch) -> ResourceEstimate:
-    """One step of the real model, its loss and the real optimizer with a single sample, as a graph alone.
+    """Estimate one step of the model, the loss and the optimizer with a single sample, from a graph alone.
 
     Raises:
-        TrainerError: the flags and the data give no model.
+        TrainerError: if the model can't be built from the flags and the data.
     """
     with computing_in("float32" if config.precision == "float32" else LOW):
         description = _describe(config, example)
@@ -71,7 +71,7 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
 
 
 def flops_per_sample(config: Config, example: Batch) -> int:
-    """Floating point operations of matrix products and convolutions, forward and backward."""
+    """Return the FLOPs of matrix products and convolutions, forward and backward."""
     return _describe(config, example).flops_per_sample
 
 
@@ -86,10 +86,10 @@ def computing_in(policy: str) -> Iterator[None]:
 
 
 def _describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Describe a step in the present policy of Keras."""
+    """Estimate a step in Keras's current dtype policy."""
     with tf.Graph().as_default() as graph:
         net = model.build(config, example)
-        # Placeholders, as what a constant decides would be computed while the graph is built.
+        # Use placeholders, because TensorFlow would evaluate constants while it builds the graph.
         sample = Batch(*(tf.compat.v1.placeholder(array.dtype, array.shape) for array in example))
         with tf.GradientTape() as tape:
             total = tf.reduce_sum(model.losses(net(sample.inputs, training=True), sample))
@@ -102,7 +102,7 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
         parameters=net.count_params(),
         parameter_bytes=total_bytes(net.weights),
         gradient_bytes=total_bytes(gradients),
-        optimizer_bytes=total_bytes(v for v in optimizer.variables if len(v.shape)),  # steps and rates are none
+        optimizer_bytes=total_bytes(v for v in optimizer.variables if len(v.shape)),  # steps and rates aren't
         flops_per_sample=sum(map(flops, forward + backward)),
         precision=keras.config.dtype_policy().compute_dtype,
         weight_copy_bytes=copies,
@@ -116,12 +116,12 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """Return the bytes that the backward pass needs besides the weights: of their copies, and of each sample.
+    """Return the bytes that the backward pass needs besides the weights: for weight copies, and for each sample.
 
-    TensorFlow frees a tensor after its last use, so these are those of the forward pass that the backward pass uses.
+    TensorFlow frees a tensor after its last use, so only forward tensors that the backward pass uses are counted.
     """
     ours, varying = set(forward), set(sample)
-    for op in forward:  # each after those that it needs
+    for op in forward:  # an operation follows the operations that it needs
         if any(tensor.op in varying for tensor in op.inputs):
             varying.add(op)
     used = [memory(tensor) for op in backward for tensor in op.inputs if tensor.op in ours]
@@ -131,14 +131,14 @@ def kept_bytes(
 
 
 def memory(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor whose memory this one is."""
+    """Return the tensor whose memory this tensor uses."""
     while tensor.op.type in VIEWS:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def flops(op: tf.Operation) -> int:
-    """Count the operations of a matrix product or a convolution; other operations count for nothing, nor do loops."""
+    """Return the FLOPs of a matrix product or a convolution, and 0 for any other operation, including loops."""
     shapes: list[Sequence[int]] = [tensor.shape for tensor in (*op.inputs, *op.outputs)]
     if op.type == "Einsum":
         terms = op.get_attr("equation").decode().partition("->")[0].split(",")
@@ -154,7 +154,7 @@ def flops(op: tf.Operation) -> int:
 
 
 def labels(term: str, rank: int) -> list[str]:
-    """The name of each dimension in one term of an einsum; `...` stands for as many as are left."""
+    """Return the label of each dimension in one term of an einsum. `...` stands for the remaining dimensions."""
     head, _, tail = term.partition("...")
     return [*head, *map(str, range(rank - len(head) - len(tail))), *tail]
 

@@ -1,4 +1,4 @@
-"""Each GPU holds the model, and all of them take each step together."""
+"""Each GPU holds the whole model, and all GPUs run each step together."""
 
 import os
 import time
@@ -29,14 +29,14 @@ from trainer.vertex.errors import TrainerError
 
 MIB = 2**20
 SUM = tf.distribute.ReduceOp.SUM
-TRACING = 10  # times as long as another call the first one may take, which traces and compiles
+TRACING = 10  # timeout factor for the first call, which traces and compiles
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     bytes_per_pack: int = 64
-    """MiB of gradients that travel in one all-reduce: large packs fill a fast network and Reduction Server, while the
-    first of several small ones leaves before the last gradient is known."""
+    """MiB of gradients per all-reduce. Large packs make full use of a fast network and Reduction Server. Small packs
+    start earlier, before all gradients are computed."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "bytes_per_pack")
@@ -47,17 +47,17 @@ class MultiWorkerMirrored(Strategy):
 
     def lay_out(self, config: Flags, cluster: Cluster, shards: Path) -> Mesh:
         if any(node.name == cluster.name for node in cluster.servers):
-            cure = "give it no command if it holds reducers, whose image has one"
+            cure = "if this pool holds reducers, remove its command, because the image of the reducers has one"
             if "parameter_server" in flags.strategies():
-                cure += ", and every pool --strategy parameter_server if it holds parameter servers"
+                cure += "; if this pool holds parameter servers, add --strategy parameter_server to every pool"
             raise TrainerError(f"{cluster.name}: only pools 0 and 1 train; {cure}")
         return Mesh({"replicate": len(cluster.nodes) * max(len(devices.usable_gpus(cluster)), 1)})
 
     @contextmanager
     def join(self, config: Flags, cluster: Cluster, mesh: Mesh) -> Iterator[World]:
-        """Join the other machines; the process ends if they do not come within about `--collective-timeout` seconds.
+        """Join the other machines. The process exits if they don't join within about `--collective-timeout` seconds.
 
-        Raises PeerError where one is lost, IdleReducersError where reducers are required and cannot be used.
+        Raises PeerError if a machine is lost, and IdleReducersError if reducers are required but can't be used.
         """
         gpus, count, required = devices.usable_gpus(cluster), len(cluster.servers), config.require_reducers
         reducers.prepare(count, os.environ, rank=cluster.rank, gpus=bool(gpus), required=required)
@@ -68,16 +68,16 @@ class MultiWorkerMirrored(Strategy):
         )
         each = mesh.data_size // len(cluster.nodes)
         with with_peers(cluster):
-            with bounded(config.collective_timeout):  # TensorFlow waits without a limit
+            with bounded(config.collective_timeout):  # TensorFlow itself has no timeout
                 found = resolver(cluster, min(len(gpus), each))
                 strategy = tf.distribute.MultiWorkerMirroredStrategy(found, options)
             take_back_sigterm()
             if (size := strategy.num_replicas_in_sync) != mesh.data_size:
                 cure = "give all machines the same number of GPUs"
-                raise TrainerError(f"{size} devices have joined, not {mesh.data_size}; {cure}")
+                raise TrainerError(f"wrong world size: {size} devices joined instead of {mesh.data_size}; {cure}")
             world = World(cluster.rank, len(cluster.nodes), mesh, strategy)
             yield world
-            world.wait()  # a chief that leaves first looks like a failure to the others
+            world.wait()  # if the chief exited first, the others would report a failure
 
     def wrap(self, loop: Loop, state: State, world: World) -> "Mirrored":
         return Mirrored(self, loop, state, world)
@@ -85,12 +85,12 @@ class MultiWorkerMirrored(Strategy):
     def sync(self, totals: Totals, gradients: Sequence[tf.Tensor]) -> tuple[Totals, Sequence[tf.Tensor], Any]:
         computed, context = clock(gradients), tf.distribute.get_replica_context()
         if context.num_replicas_in_sync > 1:
-            # One call, so that gradients and totals travel in the same packs.
+            # A single call sends gradients and totals in the same packs.
             totals, *gradients = context.all_reduce(SUM, [totals, *gradients])
         return totals, gradients, clock(gradients) - computed
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Return none on GPUs, which a question would hold up."""
+        """Return the times of the latest step. On GPUs, return nothing, because a measurement would delay the step."""
         if tf.config.list_physical_devices("GPU"):
             return {}
         communicating = float(spread.communicating)
@@ -98,7 +98,7 @@ class MultiWorkerMirrored(Strategy):
 
 
 def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Time in seconds at which all the values are there; 0 with GPUs."""
+    """Return the time in seconds at which all the values are computed, or 0 with GPUs."""
     if tf.config.list_physical_devices("GPU"):
         return tf.constant(0.0, tf.float64)
     with tf.control_dependencies(values):
@@ -106,18 +106,18 @@ def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 class Mirrored:
-    """The state on all devices of all machines, which take each step together."""
+    """The state on all devices of all machines, which run each step together."""
 
     def __init__(self, strategy: Strategy, loop: Loop, state: State, world: World) -> None:
         self.loop, self.communicating, self.seconds = loop, 0.0, 0.0
         self._strategy, self._state, self._world = strategy, state, world
 
     def take(self, parts: Sequence[Batch]) -> Totals:
-        """Take the next step on this machine's shares; returns the totals over the global batch."""
+        """Run the next step on this machine's shares. Returns the totals over the global batch."""
         began, rate = time.monotonic(), learning_rate(self.loop.config, self._state.step)
         with self._bounded(self._take):
             totals, self.communicating = self._take(self._world.distribute(on_host(parts)), tf.constant(rate))
-        self.seconds = time.monotonic() - began  # a CPU has computed when the call returns
+        self.seconds = time.monotonic() - began  # on a CPU, the call returns when the step is computed
         return totals
 
     @tf.function  # type: ignore[untyped-decorator]
@@ -129,7 +129,7 @@ class Mirrored:
         return totals[0], communicating[0]
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Measure batches, one for each device at a time. Every machine must call it."""
+        """Return the totals of batches. Each item has one batch per device. Every machine must call this method."""
         total = 0.0
         for part in parts:
             with self._bounded(self._score):
@@ -142,7 +142,7 @@ class Mirrored:
         return self._world.strategy.reduce(SUM, measured, axis=None)
 
     def _bounded(self, function: Any) -> AbstractContextManager[None]:
-        """Bound a call in which the machines wait for each other."""
+        """Set a timeout for a call in which the machines wait for each other."""
         times = 1 if function.experimental_get_tracing_count() else TRACING
         return self._world.bounded(self.loop.config.collective_timeout * times)
 

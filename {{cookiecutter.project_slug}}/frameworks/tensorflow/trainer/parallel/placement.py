@@ -1,8 +1,8 @@
-"""Layers on the devices of one machine: each computes, and keeps its variables, on a device of its own choice.
+"""Places layers on the devices of one machine: each layer computes, and keeps its variables, on a chosen device.
 
-The layers run one after the other, so the devices hold a large model together and do not compute it faster; with
-`--micro-batches` several parts of a batch are under way at once, one on each device, as TensorFlow starts whatever
-has its inputs.
+The layers run one after the other, so the devices together hold a larger model, but don't compute it faster. If
+`--micro-batches` splits the batch, the devices work on different micro-batches at the same time, because TensorFlow
+starts each operation as soon as its inputs are ready.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ import tensorflow as tf
 
 
 def even(count: int, devices: Sequence[str]) -> list[str]:
-    """The device of each of `count` layers: consecutive runs whose lengths differ by one at most."""
+    """Return a device for each of `count` layers. Each device gets an equal share of consecutive layers."""
     return [devices[i * len(devices) // count] for i in range(count)]
 
 
 def call_on(device: str, layer: keras.Layer, inputs: Any) -> Any:
-    """Build the layer on the device, call it, and let it run there from now on; "" leaves all that to TensorFlow.
+    """Build and call the layer on the device, where later calls also run. "" leaves the choice to TensorFlow.
 
-    The layer stays what it is, so that a checkpoint does not depend on the placement.
+    The layer object stays the same, so a checkpoint doesn't depend on the placement.
     """
     if not device:
         return layer(inputs)

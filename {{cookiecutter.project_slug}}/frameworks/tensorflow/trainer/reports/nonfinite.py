@@ -1,6 +1,6 @@
-"""The error of a gradient that is no number: which step, whose, and of which samples.
+"""Reports a NaN or infinite gradient: its step, processes and samples.
 
-The step is taken again, sample by sample, to find out.
+To find the samples, the step is repeated for each sample.
 """
 
 import math
@@ -20,19 +20,19 @@ from trainer.samples.shards import Dataset
 from trainer.step.state import State
 from trainer.vertex.errors import TrainerError
 
-SHOWN = 50  # samples; a global batch may have thousands
+SHOWN = 50  # the number of samples in a message; a global batch may have thousands
 CURE = (
-    "look at these samples and at the operations of trainer/model.py, lower --learning-rate, or leave out a few such"
-    " steps with --skip-nonfinite"
+    "check these samples and the operations in trainer/model.py, lower --learning-rate, or skip a few such steps with"
+    " --skip-nonfinite"
 )
 
 
 class GradientError(TrainerError):
-    """The error of a run that ends at a step, an index.
+    """An error that names the samples whose gradients are NaN or infinite.
 
     Args:
-        places: in the global batch, by process, of the samples whose own gradients are no numbers; all empty where
-            nobody could find that out.
+        step: the index of the step.
+        places: each process's samples with NaN or infinite gradients, as positions in the global batch, if known.
     """
 
     def __init__(self, job: Job, step: int, places: Sequence[Sequence[int]]) -> None:
@@ -44,25 +44,26 @@ class GradientError(TrainerError):
             return f"samples {', '.join(named[:SHOWN])}{rest}"
 
         guilty = [f"{job.cluster.process(i, len(places))} ({samples(own)})" for i, own in enumerate(places) if own]
-        whose = f"that of {', '.join(guilty)}" if guilty else f"it has {samples(range(size))}"
-        super().__init__(f"the gradient of step {step + 1} is no number: {whose}; {CURE}")
+        whose = f"on {', '.join(guilty)}" if guilty else f"for a batch of {samples(range(size))}"
+        super().__init__(f"the gradient of step {step + 1} is NaN or infinite {whose}; {CURE}")
 
 
 def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientError:
-    """Return the error of a run whose state has stayed as it was before the step. Every machine must call it.
+    """Return the error for a step with a NaN or infinite gradient. Every machine must call this function.
 
-    Where devices hold parts of the model, or servers all of it, nobody can take the step alone: the error names all
-    samples.
+    The step must have left the state unchanged, because it is repeated to find the samples.
+    If devices hold parts of the model, or servers hold the model, no machine can repeat the step alone, so the error
+    names all samples.
     """
     skipped = int(state.skipped.read_value()) - job.config.skip_nonfinite
-    step = state.step - (skipped if strategy.computes else math.ceil(skipped / world.mesh.data_size))  # or of parts
+    step = state.step - (skipped if strategy.computes else math.ceil(skipped / world.mesh.data_size))  # or parts
     places = poisoned(job, strategy, world, state, step) if [*world.mesh.sizes] == ["replicate"] else []
     of_each = world.gather([place in places for place in range(job.config.global_batch)])
     return GradientError(job, step, [[*compress(count(), own)] for own in of_each])
 
 
 def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int) -> list[int]:
-    """Return the places in the global batch of this machine's samples whose own gradients are no numbers."""
+    """Return the positions in the global batch of this machine's samples whose own gradients are NaN or infinite."""
     config, size = replace(job.config, data_processes=0), world.mesh.data_size
     places = []
     for rank in world.data_ranks:

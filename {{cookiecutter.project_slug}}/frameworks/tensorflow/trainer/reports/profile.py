@@ -1,4 +1,4 @@
-"""Traces of some steps of the chief, with each kernel and each operation."""
+"""Traces the kernels and operations of selected steps on the chief."""
 
 import math
 import re
@@ -13,31 +13,31 @@ from trainer.config import Config, Job, traced_steps
 from trainer.vertex.log import say, warn
 from trainer.vertex.writable import Dispensable
 
-# Names that TensorFlow gives to threads and their operations.
-KERNELS = re.compile("Stream [^:]*: (?!Memcpy|Memset)")  # copies ahead compute nothing
+# The names that TensorFlow gives to threads and their operations.
+KERNELS = re.compile("Stream [^:]*: (?!Memcpy|Memset)")  # copies compute nothing
 OPERATION = re.compile(r"(tf_Compute|collective_ops)\S*: [^ :]+:[A-Z]\w*$")
 COMMUNICATES = re.compile(r"nccl|:Collective\w+$")
 Span = tuple[float, float]  # start and end of an operation, in seconds
 
 
 class Trace:
-    """Trace of the steps that --profile names; told after each call of the run.
+    """The trace of the steps that --profile selects. Call `step` after each step of the run.
 
     Args:
-        start: steps that were taken before this run.
-        is_chief: whether this process writes one.
+        start: the number of steps before this run.
+        is_chief: True if this process writes a trace.
     """
 
     def __init__(self, job: Job, start: int, is_chief: bool) -> None:
         self._steps = steps_ahead(job.config, start) if is_chief else range(0)
-        self._folder = job.storage.logs  # of the curves, beside which TensorBoard looks for traces
+        self._folder = job.storage.logs  # the folder of the curves, where TensorBoard looks for traces
         self._first, self._since = -1, 0.0
         self.step(start)
 
     def step(self, step: int) -> None:
-        """Begin or end the trace where it is due; `step` counts the finished ones."""
+        """Start or stop the trace if it is due. `step` is the number of finished steps."""
         if self._first < 0 and step in self._steps:
-            tf.profiler.experimental.start(str(self._folder))  # which may take a second
+            tf.profiler.experimental.start(str(self._folder))  # may take a second
             sync_gpus()
             self._first, self._since = step, time.monotonic()
         elif self._first >= 0 and step >= self._steps.stop:
@@ -46,20 +46,20 @@ class Trace:
             told = f"a trace of steps {self._first + 1} to {step} is in {self._folder}/plugins/profile"
             with Dispensable(self._folder).writing(tf.errors.OpError):
                 tf.profiler.experimental.stop()
-                say(f"{told}; TensorBoard shows it")
+                say(f"{told}; open it in TensorBoard")
                 say(summary(self._folder, seconds, step - self._first))
             self._steps, self._first = range(0), -1
 
 
 def sync_gpus() -> None:
-    """Return when the GPUs of this machine have done what they were told; TensorFlow's own looks for all machines'."""
+    """Wait until the GPUs of this machine are idle. TensorFlow's own function waits for the GPUs of all machines."""
     for index, _ in enumerate(tf.config.list_physical_devices("GPU")):
         with tf.device(f"GPU:{index}"):
             tf.raw_ops.SyncDevice()
 
 
 def summary(folder: Path, seconds: float, count: int) -> str:
-    """Say what the devices of the chief did in so many steps: the GPUs by their kernels, a CPU by its operations."""
+    """Return a summary of `count` traced steps, based on the kernels of GPUs or the operations of a CPU."""
     newest = max((folder / "plugins/profile").glob("*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     space = XSpace.FromString(newest.read_bytes())
     gpus = [plane for plane in space.planes if plane.name.startswith("/device:GPU")]
@@ -70,7 +70,7 @@ def summary(folder: Path, seconds: float, count: int) -> str:
 
 
 def times(planes: Sequence[XPlane], kind: re.Pattern[str]) -> Iterator[tuple[str, Span]]:
-    """Yield name and time of each traced operation of this kind; `tf_Compute: block/dense/MatMul:MatMul`."""
+    """Yield the name, such as `tf_Compute: block/dense/MatMul:MatMul`, and time of each operation of this kind."""
     for plane in planes:
         for line in plane.lines:
             for event in line.events:
@@ -81,16 +81,16 @@ def times(planes: Sequence[XPlane], kind: re.Pattern[str]) -> Iterator[tuple[str
 
 
 def steps_ahead(config: Config, start: int) -> range:
-    """Indices of the steps to trace in a run that resumes at `start`; none, and a warning, if one lies behind it."""
+    """Return the indices of the steps to trace. If the run resumes after the first of these steps, return none."""
     traced = traced_steps(config)
     if traced and traced.start < start:
-        warn(f"--profile {config.profile}: the run resumes behind its first step, and is not traced")
+        warn(f"--profile {config.profile}: no trace is written, because the run resumes after the first traced step")
         return range(0)
     return traced
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Divide the time of the traced steps; communication beside a computation costs nothing.
+    """Return how the traced steps used their time. Communication that overlaps with computation costs no time.
 
     `52.1 ms a step: computing 30.0, communicating 25.0, of which 8.0 alone; neither 14.1`
     """
@@ -103,7 +103,7 @@ def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: flo
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Seconds in which at least one of the spans lasts."""
+    """Return the total seconds that the spans cover, without counting overlaps twice."""
     total, end = 0.0, -math.inf
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0.0)

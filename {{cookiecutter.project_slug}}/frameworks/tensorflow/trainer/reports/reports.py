@@ -1,4 +1,4 @@
-"""Reports of a training run: after each step, and of what was held out."""
+"""Reports the metrics of a training run, from training steps and from evaluations on held-out samples."""
 
 import math
 import os
@@ -33,21 +33,20 @@ from trainer.vertex.log import say, warn
 
 
 def conclude(job: Job, clock: Clock, final: Values) -> None:
-    """Say what the run has reached, where its model is, and where its time went, when the export has ended."""
-    clock.begin(EXPORT)  # which counts it until now
+    """Log the final metrics, the model's folder, and the use of the time, after the export has finished."""
+    clock.begin(EXPORT)  # counts the time of the export until now
     say(f"{describe(final)}; model in {job.storage.model}", **final)
     say(str(clock), goodput=clock.goodput, seconds=dict(clock.seconds))
 
 
 class Reporter:
-    """Reports of one run, from the end of its start. Every process reports, and only the chief's has sinks.
+    """Reports the metrics of one run. Every process calls the methods, but only the chief writes to sinks.
 
     Args:
         example: a batch of one sample.
-        start: steps that were finished before this run, as after a resume.
+        start: steps that earlier runs finished.
         device_count: devices that share a step.
-        flops: operations of a step as a share of the operations that the devices are built for in a second; 0 where
-            unknown.
+        flops: a step's FLOPs divided by the devices' peak FLOPs per second, or 0.
     """
 
     def __init__(
@@ -64,42 +63,42 @@ class Reporter:
         config = job.config
         self._clock, self._device_count, self._flops = clock, device_count, flops
         self._per_step, self._reported = per_step(config, example), start
-        self._last_start = last_reported(job.storage.logs) if is_chief else 0  # before there are curves of this start
+        self._last_start = last_reported(job.storage.logs) if is_chief else 0  # read before this run writes curves
         self._sinks = sinks(job.storage.logs, config.steps, job.storage.trial) if is_chief else ()
         self._clock.repeats = start < self._last_start
         if start and (lost := max(self._last_start - start, 0)):
-            warn(f"resumed at step {start}; {lost} {'step after it is' if lost == 1 else 'steps after it are'} lost")
+            warn(f"resumed at step {start}; {lost} later {'step is' if lost == 1 else 'steps are'} lost")
         self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
 
     def training(self, step: int, values: Values) -> None:
-        """Report training values since the last report; `step` counts finished steps.
+        """Report the training values since the last report. `step` is the number of finished steps.
 
         Raises:
-            TrainerError: the loss is no number any more, or infinite. In all processes, which are told the same values.
+            TrainerError: if the loss is NaN or infinite. All processes raise this error together.
         """
         clock = self._clock
-        with clock.phase(REPORTS):  # a GPU has worked until the values were there
+        with clock.phase(REPORTS):  # the values are computed, so this phase doesn't include a GPU's work
             reported = {f"{TRAIN}{name}": value for name, value in values.items()}
             self._write(step, reported | self._speed(step - self._reported))
         if not math.isfinite(values.get("loss", 0.0)):
             raise TrainerError(
-                f"the loss is no number any more, since a step after {self._reported}; lower --learning-rate or --clip,"
-                " or look for a sample or an operation that gives none"
+                f"the loss became NaN or infinite after step {self._reported}; lower --learning-rate or --clip, or find"
+                " the sample or the operation that causes it"
             )
         self._reported, self._stepping, self._waiting = step, clock.stepping, clock.seconds.get(DATA, 0.0)
         clock.repeats = step < self._last_start
 
     def heldout(self, step: int, values: Values) -> None:
-        """Report the evaluation that has just ended."""
+        """Report the values of an evaluation."""
         with self._clock.phase(REPORTS):
             self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
 
     def _speed(self, steps: int) -> dict[str, float]:
-        """Return the speeds of the last `steps` steps."""
+        """Return the training speed over the last `steps` steps."""
         seconds = (self._clock.stepping - self._stepping) / steps
         speed = {f"{TRAIN}{name}{PER_SECOND}": count / seconds for name, count in self._per_step.items()}
         speed |= {f"{TRAIN}step_seconds": seconds, PER_DEVICE: self._per_step["samples"] / seconds / self._device_count}
-        if DATA in self._clock.seconds:  # else nobody knows how long the device has waited
+        if DATA in self._clock.seconds:  # otherwise the waiting time of the device is unknown
             speed[f"{TRAIN}data_seconds"] = (self._clock.seconds[DATA] - self._waiting) / steps
         return speed | ({f"{TRAIN}mfu": self._flops / seconds} if self._flops else {})
 
@@ -109,7 +108,7 @@ class Reporter:
 
 
 class Reports(Reporter):
-    """Reports of a run that begins with this state. Every machine must make them, and report each step."""
+    """Reports each step of a run that begins with `state`. Every machine must create this object."""
 
     def __init__(
         self, job: Job, clock: Clock, strategy: Strategy, world: World, state: State, spread: Spread, example: Batch
@@ -117,19 +116,19 @@ class Reports(Reporter):
         self._job, self._strategy, self._world, self._spread = job, strategy, world, spread
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
         self._slowest = Slowest([node.name for node in job.cluster.nodes])
-        # The GPUs of parameter servers' workers are not seen here.
+        # The chief of parameter servers can't see the GPUs of the workers.
         flops = share_of_peak(job, world, example) if world.is_chief and strategy.computes else 0.0
         count = world.mesh.size
         super().__init__(
             job, clock, example, is_chief=world.is_chief, start=state.step, device_count=count, flops=flops
         )
-        # Last: what is traced from the first step on must not hold the start.
+        # Created last, so that a trace of the first step doesn't include the start.
         self._trace = profile.Trace(job, state.step, world.is_chief)
         self._clock.begin(FIRST_STEP)
 
     def traced(self, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Batch, ...]]:
-        """Yield the batches of the loop, whose traced steps end with all that the loop does after them."""
-        # A GPU may work while Python waits for a batch, and TensorFlow does not tell.
+        """Yield the batches of the loop. The trace of a step includes everything that the loop does after the step."""
+        # A GPU may work while Python waits for a batch, but TensorFlow doesn't report when the GPU is idle.
         idle_timer = None if tf.config.list_physical_devices("GPU") else (lambda: lambda: math.inf)
         for batch in self._clock.timed(batches, idle_timer):
             yield batch
@@ -137,11 +136,11 @@ class Reports(Reporter):
                 self._trace.step(self._step)
 
     def step(self, state: State, totals: Totals) -> None:
-        """Count a step that was taken, and report where a report, an evaluation or a checkpoint is due.
+        """Count a finished step, and write a report if a report, an evaluation or a checkpoint is due.
 
         Raises:
-            TrainerError: the loss is no number any more, or more gradients were none than may be skipped.
-            IdleReducersError: reducers are required, and are not used.
+            TrainerError: if the loss is NaN or infinite, or if more gradients are than --skip-nonfinite allows.
+            IdleReducersError: if reducers are required but not used.
         """
         self._totals += totals
         config, step = self._job.config, state.step
@@ -163,19 +162,19 @@ class Reports(Reporter):
         self._step = step
 
     def _settle_reducers(self) -> dict[str, float]:
-        """Find out whether the reducers are used; parameter servers are none."""
+        """Check whether the reducers are used. Parameter servers aren't reducers."""
         world, count = self._world, len(self._job.cluster.servers) if self._strategy.computes else 0
         here = {"rank": world.rank, "ranks": world.mesh.data_size, "gpus": len(tf.config.list_physical_devices("GPU"))}
         return reducers.settle(count, os.environ, world.sum, **here, required=self._job.config.require_reducers)
 
 
 def share_of_peak(job: Job, world: World, example: Batch) -> float:
-    """Return the operations of a step as a share of the devices' peak in a second; 0 where the peak is not known."""
+    """Return a step's FLOPs divided by the devices' peak FLOPs per second, or 0 if the peak is unknown."""
     config = job.config
     peak = peak_flops(devices.name(), keras.config.dtype_policy().compute_dtype)
     if not peak:
         return 0.0
-    from trainer.describe import estimate  # few devices have a known peak
+    from trainer.describe import estimate  # imported late, because few devices have a known peak
 
     operations = estimate.flops_per_sample(config, example) * config.global_batch
     return float(operations / (world.mesh.size * peak))

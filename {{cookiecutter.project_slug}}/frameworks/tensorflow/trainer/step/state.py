@@ -1,4 +1,4 @@
-"""State of a run, which a checkpoint holds, and its optimizer: of Keras, for gradients that are all-reduced already."""
+"""Defines the training state, which a checkpoint stores, and a Keras optimizer for all-reduced gradients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,28 +11,31 @@ import tensorflow as tf
 from trainer.config import Config
 from trainer.vertex.errors import TrainerError
 
-SEED = "seed_generator_state"  # Keras' name of the variable by which a layer draws random numbers
-# Ours override these of Keras' optimizers; under another name gradients would be all-reduced twice, without a word.
+SEED = "seed_generator_state"  # Keras's name for the variable with the random state of a layer
+# AdamW and PlacedAdamW override these methods of Keras. If Keras renames one, gradients are silently reduced twice.
 PRIVATE = ("_all_reduce_sum_gradients", "_apply_weight_decay", "_backend_update_step")
 
 
 @dataclass
 class State:
-    """State of a run, as a checkpoint holds it; `step` counts finished steps."""
+    """The training state, as a checkpoint stores it. `step` is the number of finished steps."""
 
     net: keras.Model
     optimizer: keras.Optimizer
     step: int = 0
     skipped: Any = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
-    """Steps since the start whose gradient was no number; no checkpoint holds it."""
+    """The number of steps since the start with a NaN or infinite gradient. Checkpoints don't store it."""
     fetch: Callable[[], None] = lambda: None
-    """Bring the state up to date, where others hold it while it is trained."""
+    """A function that updates the state from the parameter servers, if servers hold the variables."""
 
     def seed(self, seed: int) -> None:
-        """Choose what dropout draws in this step: each device has its own, and a resumed run draws the same again."""
+        """Set the random state of layers such as dropout for this step.
+
+        Each device draws its own numbers, and a resumed run draws the same numbers again.
+        """
         context = tf.distribute.get_replica_context()
         states = [variable for variable in self.net.non_trainable_variables if variable.name == SEED] if context else []
-        if not states:  # or a worker of parameter servers, whose net draws by itself
+        if not states:  # none, or a worker of parameter servers, whose model draws by itself
             return
         shape = [context.num_replicas_in_sync, len(states), 2]
         key = tf.stack([seed, tf.cast(self.optimizer.iterations, tf.int64)])
@@ -41,9 +44,9 @@ class State:
             state.assign(seeds[context.replica_id_in_sync_group, i])
 
     def update(self, gradients: Any, norm: tf.Tensor, limit: int) -> tf.Tensor:
-        """Let the optimizer step if the norm of the gradients is a number; returns whether it does, without a wait.
+        """Run the optimizer step if the gradient norm is finite. Returns whether the step runs, without waiting.
 
-        With more than `limit` steps skipped the state stays as it is, so that `replay` finds what the step found.
+        After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the step.
         """
         is_taken = tf.math.is_finite(norm) & (self.skipped <= limit)
         context, variables = tf.distribute.get_replica_context(), self.net.trainable_variables
@@ -56,7 +59,7 @@ class State:
             replicas = partial(strategy.extended.call_for_each_replica, apply, (gradients,))
             self._choose(strategy.experimental_local_results(of_each)[0], replicas)
 
-        # The optimizer merges the devices' calls, too, and may not do so in a branch of one device.
+        # The optimizer also merges the calls of the devices, which it must not do in a branch of a single device.
         context.merge_call(merged, (is_taken, gradients))
         return is_taken
 
@@ -68,19 +71,19 @@ class State:
 
 
 def require_keras() -> None:
-    """Raises TrainerError where Keras is not as our optimizers want it."""
+    """Raises TrainerError if Keras lacks a method that the optimizers of this project override."""
     if missing := [name for name in PRIVATE if not hasattr(keras.optimizers.AdamW, name)]:
         raise TrainerError(
             f"Keras {keras.__version__} has no {missing[0]}, which trainer/step/state.py overrides; install"
-            " the version of requirements/, or rewrite the optimizers there"
+            " the Keras version in requirements/, or rewrite the optimizers in trainer/step/state.py"
         )
 
 
 class AdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
-    """AdamW for gradients that are all-reduced already.
+    """AdamW for gradients that are already all-reduced.
 
-    Keras 3 all-reduces them itself, and has no switch for it. But clipping needs the global norm of the all-reduced
-    gradients, and a second all-reduce would double the traffic.
+    Keras 3 always all-reduces gradients itself. But clipping needs the global norm of the all-reduced gradients, and a
+    second all-reduce would double the traffic.
     """
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
@@ -90,7 +93,7 @@ class AdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
 def new_optimizer(
     config: Config, variables: list[Any], kind: type[keras.optimizers.AdamW] = AdamW
 ) -> keras.optimizers.AdamW:
-    """AdamW, which leaves biases and other vectors undecayed."""
+    """Return AdamW without weight decay for biases and other vectors."""
     optimizer = kind(config.learning_rate, weight_decay=config.weight_decay, epsilon=1e-8)
     optimizer.exclude_from_weight_decay([v for v in variables if len(v.shape) <= 1])
     optimizer.build(variables)

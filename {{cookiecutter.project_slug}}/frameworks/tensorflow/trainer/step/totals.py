@@ -1,4 +1,4 @@
-"""Sums over samples: of the loss, of each metric, and their number."""
+"""Sums the loss and the metrics over samples, and counts the samples."""
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -10,32 +10,32 @@ from trainer import model
 from trainer.data import Batch
 from trainer.vertex.errors import TrainerError
 
-RESERVED = ("loss", "samples")  # names under which the loop itself adds up
-Totals: TypeAlias = tf.Tensor  # one number each, by the order of `names`; the last is the number of samples
+RESERVED = ("loss", "samples")  # names that the loop itself reports
+Totals: TypeAlias = tf.Tensor  # a value for each of `names`, then the number of samples
 
 
 def measure(output: tf.Tensor, batch: Batch, losses: tf.Tensor, mask: tf.Tensor | float = 1.0) -> Totals:
-    """Sum over the samples whose mask is 1."""
+    """Return the totals over the samples whose mask is 1."""
     of_each = (losses, *model.metrics(output, batch).values(), tf.ones_like(losses))
     return tf.stack([tf.reduce_sum(values * mask) for values in of_each])
 
 
 def counted(totals: Totals, is_taken: tf.Tensor) -> Totals:
-    """Return the totals of a step; zeros where it is not taken."""
+    """Return the totals of a step, or zeros if the step is skipped."""
     return tf.where(is_taken, totals, 0.0)
 
 
 def score(net: keras.Model, batch: Batch, mask: tf.Tensor) -> Totals:
-    """Measure one batch, without training."""
+    """Return the totals of a batch, without training."""
     output = net(batch.inputs, training=False)
     return measure(output, batch, model.losses(output, batch), mask)
 
 
 def names(net: keras.Model, example: Batch) -> tuple[str, ...]:
-    """Return the names of the totals that `measure` returns, but for the number of samples.
+    """Return the names of the totals that `measure` returns, except for the number of samples.
 
     Raises:
-        TrainerError: losses or metrics are not one number per sample.
+        TrainerError: if losses or metrics don't have one number per sample.
     """
     output = net(example.inputs, training=False)
     metrics = model.metrics(output, example)
@@ -44,27 +44,27 @@ def names(net: keras.Model, example: Batch) -> tuple[str, ...]:
 
 
 def means(totals: Totals, names: tuple[str, ...]) -> Mapping[str, float]:
-    """Divide the sums by their samples; empty without any."""
+    """Return the means over the samples, if there are any."""
     *sums, samples = totals.numpy().tolist()
     return {name: value / samples for name, value in zip(names, sums, strict=True)} if samples else {}
 
 
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
-    """Return if there is one output, and one number for each of so many samples.
+    """Check that the output is one tensor, and that losses and metrics have one number for each of `count` samples.
 
-    A mean would be averaged again, and its gradients divided once too often, without a word.
+    If losses() returned a mean, the loop would silently average it again, and the gradients would be too small.
 
     Raises:
-        TrainerError: the output is no tensor, a result has another shape, or a metric the loop's own name.
+        TrainerError: if the output isn't a tensor, a shape is wrong, or a metric has a reserved name.
     """
     if not hasattr(output, "shape"):
         kind = type(output).__name__
-        raise TrainerError(f"the model of trainer/model.py returns a {kind}, must return one tensor: it is exported so")
+        raise TrainerError(f"the model in trainer/model.py returns a {kind}, which can't be exported; return a tensor")
     for name in metrics.keys() & RESERVED:
-        raise TrainerError(f'metrics() of trainer/model.py returns "{name}", which the loop reports; rename it')
+        raise TrainerError(f'metrics() in trainer/model.py returns "{name}", a reserved name; rename the metric')
     results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
     for name, shape in ((name, tuple(getattr(value, "shape", ()))) for name, value in results.items()):
         if shape != (count,):
             raise TrainerError(
-                f"{name} in trainer/model.py has the shape {shape}, must be ({count},): one number per sample, no mean"
+                f"{name} in trainer/model.py has shape {shape}, not ({count},); return one number per sample, no mean"
             )

@@ -1,7 +1,8 @@
-"""python -m trainer.cluster.run [-m] SCRIPT ARGS: a training loop of your own, in a process for each GPU of the job.
+"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop, in one process per GPU of the job.
 
-It takes the place of torchrun, for any script that torchrun can start: torch's agent sets RANK, WORLD_SIZE, LOCAL_RANK,
-MASTER_ADDR and so on. Beyond that, every replica is waited for by name, and the exit code says who is to blame.
+This command replaces torchrun for any script that torchrun can start. PyTorch's agent sets RANK, WORLD_SIZE,
+LOCAL_RANK, MASTER_ADDR and so on. The command also waits for every replica by name, and its exit code shows whether
+this replica or another replica failed.
 """
 
 import contextlib
@@ -16,15 +17,15 @@ from trainer.cluster.spec import Cluster
 from trainer.vertex import reducers, storage
 from trainer.vertex.log import exit_code
 
-AGENT = "TORCHELASTIC_RUN_ID"  # which torch's agent sets in the processes that it starts
+AGENT = "TORCHELASTIC_RUN_ID"  # set by PyTorch's agent in the processes that it starts
 JOIN = (
-    "Call torch.distributed.init_process_group() in the script, or have a library call it. Lightning's Trainer calls it"
-    ' with strategy="ddp", num_nodes and devices'
+    "Call torch.distributed.init_process_group() in the script, or use a library that calls it. Lightning's Trainer"
+    ' calls it with strategy="ddp", num_nodes and devices'
 )
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the script in the processes of this replica. Raises TrainerError for a fault that the user can cure."""
+    """Run the script in the processes of this replica. Raises TrainerError for an error that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     if AGENT in environ:
         from trainer.cluster import processes
@@ -35,10 +36,10 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then have torch's agent start this same command in a process for each GPU."""
-    rank = cluster.rank  # which a replica that does not train lacks
+    """Wait for all replicas, then let PyTorch's agent start the same command in one process per GPU."""
+    rank = cluster.rank  # raises an error in a replica that doesn't train
 
-    import torch  # takes seconds: a mistake in the command is told at once
+    import torch  # takes seconds, so a wrong command is reported before
 
     from trainer.cluster import processes
     from trainer.cluster.world import Mesh
@@ -46,7 +47,7 @@ def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, s
     patience = rollcall.patience(emulated=storage.from_env(environ).emulated)
     rollcall.call(cluster, patience)
     gpus = torch.cuda.device_count()
-    if not gpus:  # else Accelerate, and so the Trainer of transformers, would train alone in each process
+    if not gpus:  # otherwise Accelerate, which transformers' Trainer uses, wouldn't join the processes
         environ.setdefault("ACCELERATE_USE_CPU", "true")
     reducers.prepare(len(cluster.servers), environ, rank=rank, gpus=gpus > 0, required=False)
     mesh = Mesh({"replicate": max(gpus, 1) * len(cluster.nodes)})
@@ -54,7 +55,7 @@ def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, s
 
 
 def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> None:
-    """Run the script in a process of the agent, which has set this process's RANK."""
+    """Run the script in a process that the agent started, with the RANK that the agent set."""
     import torch
 
     with must_join(int(environ["WORLD_SIZE"])):
@@ -66,14 +67,14 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def must_join(processes: int) -> Iterator[None]:
-    """Require that the block joins a process group of several processes, which it may leave again.
+    """Require that the block joins a process group of several processes. The block may leave the group again.
 
     Raises:
-        ScriptError: the block joined no such group.
+        ScriptError: if the block didn't join such a group.
     """
     from torch.distributed import distributed_c10d
 
-    # All ways to a process group lead through this function, and nothing remains of a group that was destroyed.
+    # Every way to create a process group calls this function. A group that was destroyed leaves no other trace.
     sizes, update = [1], distributed_c10d._update_default_pg
 
     def note(pg: distributed_c10d.ProcessGroup | None) -> None:

@@ -1,6 +1,6 @@
-"""python -m trainer.evaluator: score the checkpoints of a training with the same flags, on one device.
+"""python -m trainer.evaluator: evaluate the checkpoints of a run with the same flags, on one device.
 
-It is the program of pool 3, and joins no process group.
+Pool 3 runs this program, which doesn't join the process group.
 """
 
 import os
@@ -22,15 +22,15 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Do the evaluator's part. Raises TrainerError for a fault that the user can cure."""
+    """Run the evaluator. Raises TrainerError for an error that the user can fix."""
     follow.run(argv, environ, scorer)
 
 
 def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
-    """Return a function: checkpoint -> loss and metrics over the held-out samples, on a GPU if there is one.
+    """Return a function that evaluates a checkpoint on the held-out samples, on a GPU if there is one.
 
     Raises:
-        TrainerError: there is no held-out shard, or, when called, the checkpoint is of another model.
+        TrainerError: if there is no held-out shard. The returned function raises TrainerError for another model.
     """
     config, data = job.config, Data(job)
     alone = World(rank=0, size=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,8 +1,8 @@
-"""Each GPU holds the model, as in ddp, and Horovod averages the gradients, where it is installed.
+"""Each GPU holds the whole model, as in ddp, but Horovod averages the gradients.
 
-Neither horovodrun nor ssh takes part. Torch's elastic agent has started the processes, and the process group that
-they have joined tells them where Horovod's rendezvous listens. The group stays for what is no gradient: sums,
-barriers, checkpoints. HOROVOD_FUSION_THRESHOLD, the bytes of one all-reduce, is the job file's to set.
+This strategy doesn't use horovodrun or ssh. PyTorch's elastic agent starts the processes, which exchange the port of
+Horovod's rendezvous in their process group. The process group also handles sums, barriers and checkpoints. To limit
+the bytes of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
 Source: Horovod 0.28.1, horovod/runner/gloo_run.py and horovod/common/gloo/gloo_context.cc.
 """
 
@@ -24,7 +24,7 @@ from trainer.vertex.errors import LostPeerError
 
 
 def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str, str]:
-    """Return the variables that horovodrun would set for this process, from those of torch's elastic agent."""
+    """Return the variables that horovodrun would set for this process, based on the variables of the elastic agent."""
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
@@ -32,7 +32,7 @@ def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_GLOO_IFACE": agent["GLOO_SOCKET_IFNAME"],
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(timeout)),
-        # Only a name for the processes that share a machine; local replicas share their host name, too.
+        # Only a name for the processes that share a machine. Local replicas would all have the same host name.
         "HOROVOD_HOSTNAME": f"replica-{agent['GROUP_RANK']}",
         "HOROVOD_RANK": agent["RANK"],
         "HOROVOD_SIZE": agent["WORLD_SIZE"],
@@ -44,7 +44,7 @@ def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str
 
 
 class Averaged(nn.Module):
-    """Model whose gradients are averaged when `backward` returns, as DistributedDataParallel's are.
+    """A model whose gradients are averaged when `backward` returns, as in DistributedDataParallel.
 
     Every parameter must get a gradient in every backward pass.
     """
@@ -55,7 +55,7 @@ class Averaged(nn.Module):
         super().__init__()
         self.module = module
         hvd.broadcast_parameters(module.state_dict(), root_rank=0)
-        self.averages = True  # at the end of the next backward pass
+        self.averages = True  # whether the next backward pass averages gradients
         self._handles: list[int] = []
         named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         self._count = len(named)
@@ -67,7 +67,7 @@ class Averaged(nn.Module):
         return output
 
     def _average(self, name: str, parameter: Tensor) -> None:
-        """Start to average this gradient; after the last one of the pass, wait for all."""
+        """Start to average this gradient. After the last gradient of the pass, wait for all gradients."""
         import horovod.torch as hvd
 
         if not self.averages:
@@ -83,12 +83,12 @@ class Horovod(Strategy):
     def findings(self, config: StrategyFlags, mesh: Mesh, net: Any) -> Iterator[str]:
         if importlib.util.find_spec("horovod") is None:  # as in an image built without it
             yield (
-                "--strategy horovod: Horovod is not installed; run requirements/horovod.sh, in an image build with"
-                " --build-arg HOROVOD=1, or train with --strategy ddp"
+                "--strategy horovod: Horovod isn't installed; run requirements/horovod.sh, or build the image with"
+                " --build-arg HOROVOD=1, or use --strategy ddp"
             )
 
     def wrap(self, config: StrategyFlags, net: nn.Module, world: World) -> Averaged:
-        """Meet the others, in a process that has joined the process group. Every process must call it."""
+        """Initialize Horovod in the process group, and wrap the model. Every process must call this method."""
         import horovod.torch as hvd
         from horovod.runner.http.http_server import RendezvousServer
 
@@ -103,7 +103,7 @@ class Horovod(Strategy):
         compile_and_recompute(config, net)
         with lost_peers():
             wrapped = Averaged(net.to(world.device))
-        weakref.finalize(wrapped, hvd.shutdown)  # the model goes before the process group does
+        weakref.finalize(wrapped, hvd.shutdown)  # the model is deleted before the process group
         return wrapped
 
     def bare(self, net: Any) -> nn.Module:
@@ -118,15 +118,15 @@ class Horovod(Strategy):
 
 @contextlib.contextmanager
 def lost_peers() -> Iterator[None]:
-    """Raise LostPeerError where another process has died, or has been silent for --collective-timeout seconds."""
+    """Raise LostPeerError if another process died, or was silent for --collective-timeout seconds."""
     import horovod.torch as hvd
 
     try:
         yield
     except hvd.HorovodInternalError as error:
-        if "Mismatched" in str(error):  # tensors that differ between processes: a fault of the program
+        if "Mismatched" in str(error):  # tensors differ between processes, which is an error in the program
             raise
-        said = "Horovod has lost a process; the first replica that failed says why"
+        said = "Horovod lost a process; see the output of the first replica that failed"
         raise LostPeerError(said, lost_peer="") from None
 
 

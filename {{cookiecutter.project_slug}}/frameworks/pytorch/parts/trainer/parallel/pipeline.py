@@ -1,8 +1,8 @@
-"""Each GPU holds some of the layers, a stage, and sends activations to the next.
+"""Each GPU holds a stage, which is a group of layers, and sends activations to the next stage.
 
-The stages of one pipeline lie along `stage` of the mesh. Along `replicate` there are copies of the pipeline; their
-gradients are all-reduced stage by stage. A parameter that layers of several stages use, as one matrix may embed bytes
-and read them out, is in each of these stages, and they sum its gradient.
+The stages of one pipeline are along the mesh dimension `stage`. Copies of the pipeline are along `replicate`, and their
+gradients are all-reduced for each stage. Several stages may use the same parameter, such as a matrix for both
+embedding and output. Each of these stages then holds the parameter, and the stages sum its gradients.
 """
 
 import functools
@@ -25,7 +25,7 @@ from trainer.parallel.clip import clip_gradients
 from trainer.parallel.strategy import Strategy, StrategyFlags, autocast, compile_and_recompute
 from trainer.step.totals import Totals, measure
 
-SCHEDULES: dict[str, tuple[Any, int]] = {  # with the stages on each GPU
+SCHEDULES: dict[str, tuple[Any, int]] = {  # with the number of stages per GPU
     "gpipe": (ScheduleGPipe, 1),
     "1f1b": (Schedule1F1B, 1),
     "interleaved": (ScheduleInterleaved1F1B, 2),
@@ -35,19 +35,19 @@ SCHEDULES: dict[str, tuple[Any, int]] = {  # with the stages on each GPU
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     degree: int | None = None
-    """GPUs of one pipeline; by default those of one machine."""
+    """Number of GPUs in a pipeline. The default is the number of GPUs per machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
-    """Order of a pipeline's micro-batches. 1f1b keeps the activations of fewer than gpipe; interleaved gives each
-    GPU two stages, which idle less and send more."""
+    """Order of a pipeline's micro-batches. 1f1b keeps the activations of fewer micro-batches than gpipe. interleaved
+    gives each GPU two stages, so the GPUs idle less but send more."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree")
 
 
 class Stages(nn.Module):
-    """A process's stage, or its two if they are interleaved; all other layers leave the model.
+    """The stage of a process, or its two interleaved stages. All other layers are removed from the model.
 
-    Called, it returns the model's output in the last stage, without gradients, and None in the others.
+    In the last stage, a call returns the model's output without gradients. In other stages, a call returns None.
     """
 
     def __init__(self, config: Flags, net: Any, world: World) -> None:
@@ -55,7 +55,7 @@ class Stages(nn.Module):
         self.module = net
         count, stage = world.extent("stage"), world.rank % world.extent("stage")
         self._first, self._last = stage == 0, stage == count - 1
-        self._copies, self._global_batch = world.along("replicate").get_group(), config.global_batch
+        self._replicas, self._global_batch = world.along("replicate").get_group(), config.global_batch
         compile_and_recompute(config, net)
         schedule, each = SCHEDULES[config.schedule]
         layers = cut(net, count * each)
@@ -65,7 +65,7 @@ class Stages(nn.Module):
         self.holders = {parameter: dist.get_world_size(group) for parameter, group in self._tied}
         kept = set(nn.ModuleList(stages.values()).parameters())
         drop([layer for i, others in enumerate(layers) if i not in mine for layer in others], kept)
-        net.to(world.device)  # not before: the whole model may be too large
+        net.to(world.device)  # moved late, because the whole model may be too large
         group = world.along("stage").get_group()
         ready = [PipelineStage(stages[i], i, len(layers), world.device, group=group) for i in mine]
         self._schedule = schedule(
@@ -79,11 +79,11 @@ class Stages(nn.Module):
         return self._run(self._schedule.eval, inputs)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        """Add the gradients of the sum of losses, divided by the global batch and all-reduced; returns the output."""
+        """Add the all-reduced gradients of the sum of losses, divided by the global batch size. Returns the output."""
         self._batch = batch
         output = self._run(self._schedule.step, batch.inputs)
-        # DistributedDataParallel, which would overlap the all-reduce, loses count of the micro-batches of a schedule.
-        sums = [dist.all_reduce(p.grad, group=self._copies, async_op=True) for p in self.parameters()]
+        # DistributedDataParallel would overlap the all-reduce, but miscounts the micro-batches of a schedule.
+        sums = [dist.all_reduce(p.grad, group=self._replicas, async_op=True) for p in self.parameters()]
         for work in sums:
             work.wait()
         for parameter, group in self._tied:
@@ -91,13 +91,13 @@ class Stages(nn.Module):
         return output
 
     def _run(self, step: Any, inputs: Tensor) -> Tensor | None:
-        """Take a step of the schedule, with the places of the samples, which it divides as it does the inputs."""
-        places = torch.arange(len(inputs), device=inputs.device)  # from a CPU they would be waited for
+        """Run a step of the schedule, which splits the positions of the samples in the same way as the inputs."""
+        places = torch.arange(len(inputs), device=inputs.device)  # a copy from the CPU would block
         output = step(*((inputs,) if self._first else ()), **({"target": places} if self._last else {}))
         return output if self._last else None
 
     def _loss(self, output: Tensor, places: Tensor) -> Tensor:
-        """Return the loss of a micro-batch; in evaluation the schedule asks for one, too, and nobody needs it."""
+        """Return the loss of a micro-batch. In an evaluation, the schedule requires a loss that isn't used."""
         if not self.training:
             return output.new_zeros(())
         batch = Batch(*(array[places] for array in self._batch))
@@ -105,9 +105,9 @@ class Stages(nn.Module):
 
 
 def cut(net: Any, count: int) -> list[list[nn.Module]]:
-    """Divide the layers into stages, such that the largest stage is as small as can be.
+    """Split the layers into stages, so that the largest stage is as small as possible.
 
-    The first stage also has the embedding, and the last stage the head.
+    The first stage also contains the embedding, and the last stage also contains the head.
     """
     weights = [size(block) for block in net.blocks]
     weights[0] += size(net.embed)
@@ -119,9 +119,9 @@ def cut(net: Any, count: int) -> list[list[nn.Module]]:
 
 
 def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) -> list[tuple[nn.Parameter, Any]]:
-    """Return the parameters that layers of this process and of others use, each with the group of these processes.
+    """Return the parameters that this process's layers share with other processes, each with its process group.
 
-    Every process must call it, before any layer is gone.
+    Every process must call this function before any layer is removed.
     """
     users: dict[nn.Parameter, dict[int, None]] = {}
     count, mine = world.extent("stage"), world.rank % world.extent("stage")
@@ -138,12 +138,12 @@ def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) ->
 
 
 def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:
-    """End of each of `count` consecutive parts, none of them empty, so that the heaviest is as light as can be."""
+    """Return the ends of `count` consecutive, nonempty parts, so that the heaviest part is as light as possible."""
     before = [0, *accumulate(weights)]
 
     @functools.cache
     def best(end: int, parts: int) -> tuple[int, tuple[int, ...]]:
-        """Divide the first `end` weights: the heaviest part, and the end of each."""
+        """Split the first `end` weights. Returns the weight of the heaviest part, and the ends of the parts."""
         if parts == 1:
             return before[end], (end,)
         ways = ((best(start, parts - 1), before[end] - before[start]) for start in range(parts - 1, end))
@@ -157,7 +157,7 @@ def size(layers: nn.Module) -> int:
 
 
 def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
-    """Take the parameters out of other processes' layers; those to be kept keep all names that checkpoints have."""
+    """Remove the parameters of other processes' layers. Parameters in `kept` keep all their names in checkpoints."""
     for module in nn.ModuleList(layers).modules():
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             if value not in kept:
@@ -184,7 +184,7 @@ class Pipeline(Strategy):
         return 1
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
-        """Take a batch through both passes by the schedule, in place of the loop over micro-batches."""
+        """Run both passes of a batch by the schedule, which replaces the loop over micro-batches."""
         with autocast(config, world.device):
             output = net.forward_backward(batch)
         return measure(output, batch)
@@ -194,16 +194,16 @@ class Pipeline(Strategy):
         stages = degree * SCHEDULES[config.schedule][1]
         if stages > len(net.blocks):
             both = f"--degree {degree} with --schedule {config.schedule}"
-            yield f"{both} makes {stages} stages of {len(net.blocks)} blocks"
+            yield f"{both} requires {stages} blocks or more, but the model has {len(net.blocks)}"
         if parts < degree:
-            # With m micro-batches p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
-            few = f"--micro-batches is {parts}, must be at least --degree ({degree})"
-            yield f"{few}; with {4 * degree}, the stages idle little"
+            # With m micro-batches, p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
+            few = f"--micro-batches is {parts}, but must be at least --degree ({degree})"
+            yield f"{few}; with {4 * degree}, the stages are rarely idle"
         elif config.schedule == "interleaved" and parts % degree:
-            yield f"--micro-batches is {parts}, must be a multiple of --degree ({degree}) for --schedule interleaved"
+            yield f"--micro-batches is {parts}, but --schedule interleaved requires a multiple of --degree ({degree})"
         if batch % (mesh.data_size * parts):
             yield (
-                f"--global-batch is {batch}, must be a multiple of {mesh.data_size * parts}"
+                f"--global-batch is {batch}, but must be a multiple of {mesh.data_size * parts}"
                 f" ({mesh.data_size} pipelines x {parts} micro-batches)"
             )
 

@@ -1,4 +1,4 @@
-"""Each GPU holds a part of every layer, and of that a shard."""
+"""Each GPU computes a part of every layer, and holds a shard of that part."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from trainer.parallel import fsdp
 @dataclass(frozen=True, kw_only=True)
 class Flags(fsdp.Flags):
     degree: int | None = None
-    """GPUs that hold parts of the same layers; by default those of one machine."""
+    """Number of GPUs that split a layer. The default is the number of GPUs per machine."""
 
 
 class TensorParallel(fsdp.FullyShard):
@@ -25,14 +25,14 @@ class TensorParallel(fsdp.FullyShard):
         return {"shard": -1, "tensor": config.degree or processes}
 
     def wrap(self, config: fsdp.Flags, net: Any, world: World) -> nn.Module:
-        """Cut each block along `tensor`, as the model says, and what is left along `shard`."""
+        """Split each block along `tensor`, as the model specifies, and shard the parts along `shard`."""
         for block in net.blocks:
             parallelize_module(block, world.along("tensor"), net.tensor_parts)
         return super().wrap(config, net, world)
 
     def findings(self, config: fsdp.Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         if net.heads % mesh.sizes["tensor"]:
-            yield f"--degree is {mesh.sizes['tensor']}, must divide the {net.heads} attention heads of the model"
+            yield f"--degree is {mesh.sizes['tensor']}, but must divide the {net.heads} attention heads of the model"
         yield from super().findings(config, mesh, net)
 
 

@@ -1,7 +1,7 @@
-"""python -m trainer.cluster.run [-m] SCRIPT ARGS: a training loop of your own, on every machine of the job.
+"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop, on every machine of the job.
 
-The script finds in TF_CONFIG the chief and the workers, and nobody else: it would wait for a reducer for ever. Every
-replica is waited for by name, and the exit code says who is to blame.
+The command sets TF_CONFIG to the chief and the workers only, because the script would wait for a reducer forever. The
+command also waits for every replica by name, and its exit code shows whether this replica or another replica failed.
 """
 
 import json
@@ -19,27 +19,27 @@ JOIN = "Train in the scope of a tf.distribute.MultiWorkerMirroredStrategy, which
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then run the script. Raises TrainerError for a fault that the user can cure."""
+    """Wait for all replicas, then run the script. Raises TrainerError for an error that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     rollcall.call(cluster, rollcall.patience(emulated=storage.from_env(environ).emulated))
     environ.pop("TF_CONFIG", None)
     if len(cluster.nodes) > 1:
         environ["TF_CONFIG"] = tf_config(cluster)
     # TensorFlow reads these when it is imported.
-    environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # a lost peer is an error at once, not after retries
-    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors alone
+    environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # report a lost peer immediately, without retries
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # log only errors
     run_process(program, cluster, environ)
 
 
 def tf_config(cluster: Cluster) -> str:
-    """Return TF_CONFIG with the roles that train."""
+    """Return the TF_CONFIG of the replicas that train."""
     chief, *workers = (node.address for node in cluster.nodes)
     task = {"type": "worker", "index": cluster.rank - 1} if cluster.rank else {"type": "chief", "index": 0}
     return json.dumps({"cluster": {"chief": [chief], "worker": workers}, "task": task})
 
 
 def run_process(program: Script, cluster: Cluster, environ: MutableMapping[str, str]) -> None:
-    """Run the script in this process. Raises PeerError where TensorFlow lost a machine."""
+    """Run the script in this process. Raises PeerError if TensorFlow lost a machine."""
     import tensorflow as tf
 
     from trainer.cluster.processes import with_peers
@@ -51,7 +51,7 @@ def run_process(program: Script, cluster: Cluster, environ: MutableMapping[str, 
             program.run_with_reducers(count, is_chief=cluster.rank == 0)
         else:
             program.run()
-        joined = "/job:localhost/" not in tf.constant(0).device  # a strategy of several machines renames the devices
+        joined = "/job:localhost/" not in tf.constant(0).device  # a multi-machine strategy renames devices
         script.require_joined(joined, len(cluster.nodes), JOIN)
 
 

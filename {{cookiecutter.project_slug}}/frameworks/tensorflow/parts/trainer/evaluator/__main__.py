@@ -1,6 +1,6 @@
-"""python -m trainer.evaluator: score the checkpoints of a training with the same flags, on one device.
+"""python -m trainer.evaluator: evaluate the checkpoints of a run with the same flags, on one device.
 
-It is the program of pool 3, and joins no other machine.
+Pool 3 runs this program, which doesn't join the other machines.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Do the evaluator's part. Raises TrainerError for a fault that the user can cure."""
+    """Run the evaluator. Raises TrainerError for an error that the user can fix."""
     program.prepare(environ, argv)
-    from trainer.evaluator import follow  # not before: it imports TensorFlow
+    from trainer.evaluator import follow  # imported late, because it imports TensorFlow
 
     follow.run(argv, environ, scorer)
 
 
 def scorer(job: "Job") -> Callable[[Path], Mapping[str, float]]:
-    """Return a function: checkpoint -> loss and metrics over the held-out samples, on a GPU if there is one.
+    """Return a function that evaluates a checkpoint on the held-out samples, on a GPU if there is one.
 
     Raises:
-        TrainerError: there is no held-out shard, or, when called, the checkpoint is of another model.
+        TrainerError: if there is no held-out shard. The returned function raises TrainerError for another model.
     """
     from trainer import train
     from trainer.checkpoints import saver

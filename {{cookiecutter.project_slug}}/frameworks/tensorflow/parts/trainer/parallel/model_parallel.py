@@ -1,4 +1,4 @@
-"""The GPUs of each machine share the layers of one model, and machines all-reduce gradients."""
+"""The GPUs of each machine share the layers of one model, and the machines all-reduce gradients."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ from trainer.vertex.errors import TrainerError
 @dataclass(frozen=True, kw_only=True)
 class Flags(multi_worker_mirrored.Flags):
     degree: int | None = None
-    """GPUs of each machine that share the layers of one model; by default all of them."""
+    """Number of GPUs per machine that share the layers of one model. The default is all GPUs."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree", "bytes_per_pack")
@@ -35,21 +35,21 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
     optimizer = placed.PlacedAdamW
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
-        """Return one model on each machine; without GPUs, on as many parts of the CPU as it takes to spread it."""
+        """Return a mesh with one model per machine. Without GPUs, logical CPU devices share the layers."""
         super().lay_out(config, cluster, shards)
         gpus = len(devices.usable_gpus(cluster))
         degree = config.degree or gpus or 2
         if 0 < gpus < degree:
-            raise TrainerError(f"--degree is {degree}, must be at most the {gpus} GPUs of {cluster.name}")
+            raise TrainerError(f"--degree is {degree}, but {cluster.name} only has {gpus} GPUs")
         if "devices" not in signature(model.build).parameters:
-            raise TrainerError("--strategy model_parallel needs build() of trainer/model.py to take `devices`")
+            raise TrainerError("--strategy model_parallel requires build() in trainer/model.py to accept `devices`")
         mesh = Mesh({"replicate": len(cluster.nodes), "layers": degree})
-        with tf.Graph().as_default():  # shapes alone
+        with tf.Graph().as_default():  # only shapes
             self.build(config, Dataset(shards, "heldout").batch([0], config), World(mesh=mesh))
         return mesh
 
     def scope(self, world: World) -> AbstractContextManager[Any]:
-        """Return no scope of a strategy, which would mirror variables: each has one device."""
+        """Return an empty scope. A strategy's scope would mirror the variables, but each variable has one device."""
         return nullcontext()
 
     def build(self, config: Config, example: Batch, world: World) -> keras.Model:

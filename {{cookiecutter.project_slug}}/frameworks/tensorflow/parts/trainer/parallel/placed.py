@@ -1,10 +1,10 @@
-"""Gradients and updates of variables that lie on several devices of one machine, each of which computes its own.
+"""Computes the gradient and the update of each variable on the device that holds the variable.
 
-The alternative, DTensor, splits each matrix instead. On two devices of one CPU a stack of eight blocks took as long
-either way, within the noise, and gave the same losses (TensorFlow 2.21, November 2026: 38 to 69 ms a step by layers,
-40 to 52 ms by DTensor). But Keras 3 makes no variables that DTensor splits, its own `keras.distribution` leaves them
-whole under TensorFlow without a word, and DTensor brings a cluster of its own, next to which
-MultiWorkerMirroredStrategy, with its packs for Reduction Server, has no place.
+The alternative is DTensor, which splits each matrix. For a stack of eight blocks on two devices of one CPU, both ways
+took about the same time and gave the same losses. A step took 38 to 69 ms by layers, and 40 to 52 ms with DTensor
+(TensorFlow 2.21, November 2026). But Keras 3 can't create variables that DTensor splits, and with TensorFlow,
+`keras.distribution` silently doesn't split them. DTensor also needs its own cluster, which can't be combined with
+MultiWorkerMirroredStrategy and its packs for Reduction Server.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ import tensorflow as tf
 
 
 def add_gradients(sums: Sequence[tf.Tensor], loss: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
-    """The sums and the gradients of the loss; the backward pass of a layer runs where its forward pass ran.
+    """Add the gradients of the loss to the sums. Each layer's backward pass runs on the device of its forward pass.
 
-    A GradientTape would run all of it on the first device, with the activations of all layers. For a tf.function only.
+    A GradientTape would run the whole backward pass on the first device, with the activations of all layers. Call
+    this function only in a tf.function.
     """
     values = [variable.value for variable in variables]
     gradients = tf.compat.v1.gradients(loss, values, colocate_gradients_with_ops=True)
@@ -29,14 +30,14 @@ def add_gradients(sums: Sequence[tf.Tensor], loss: tf.Tensor, variables: Sequenc
 
 
 def device_of(variable: Any) -> str:
-    """The device of a Keras variable, or of one of TensorFlow."""
+    """Return the device of a Keras or TensorFlow variable."""
     return str((variable.value if isinstance(variable, keras.Variable) else variable).device)
 
 
 class PlacedAdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
-    """AdamW that updates each variable on the device that holds it, with gradients that are all-reduced already.
+    """AdamW that updates each variable on the variable's device, with gradients that are already all-reduced.
 
-    Keras 3 leaves the device to TensorFlow, which would compute all updates on the first GPU.
+    Keras 3 leaves the choice of the device to TensorFlow, which would compute all updates on the first GPU.
     """
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:

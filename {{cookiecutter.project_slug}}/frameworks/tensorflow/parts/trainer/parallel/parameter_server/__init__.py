@@ -1,18 +1,19 @@
-"""Servers hold the model; workers fetch it and send gradients, each at its own pace, and the chief coordinates.
+"""Servers hold the model, workers compute gradients at their own pace, and the chief coordinates the workers.
 
-Workers take no step together. Each fetches the variables, computes the gradient of its part of a global batch and
-sends it to the servers, which update their variables at once; meanwhile the others do the same. So nobody waits for
-the slowest, and a worker that is lost only slows the run down: its part is given to another one, and when Vertex has
-started it again it takes part again. What a lost parameter server held is gone: the chief then ends the run with an
-error, and the next one resumes from the checkpoint. After the last step the chief needs nobody: it scores and exports
-from its own copy of the state.
+Workers don't run steps together. Each worker fetches the variables, computes the gradient of its part of a global
+batch, and sends the gradient to the servers, which immediately update their variables. No worker waits for another.
+A lost worker only slows down the run: another worker takes over its part, and after Vertex AI has restarted the lost
+worker, it rejoins. If a parameter server is lost, its variables are lost, so the chief exits with an error, and the
+next run resumes from the checkpoint. After the last step, the chief evaluates and exports its own copy of the state,
+and needs no other replica.
 
-A step of W workers is W updates, each of a W-th of the global batch at a W-th of the learning rate. So as many steps
-read as many samples and go about as far as if all updated together; they are not the same numbers every time.
+A step of W workers consists of W updates, each with 1/W of the global batch and 1/W of the learning rate. Compared with
+synchronous updates, the same number of steps reads as many samples and makes about the same progress. The results
+differ from run to run.
 
-The chief reads the data and sends it with the work: servers of TensorFlow run no Python, and the order of the samples
-stays that of every other strategy. Its network has to carry them: 32 Gbps are 6,600 images of
-224 x 224 x 3 a second, in float32.
+The chief reads the data and sends it with the work, because TensorFlow servers can't run Python. This also keeps the
+order of samples the same as in other strategies. The chief's network must carry the samples: 32 Gbps correspond to
+6,600 images of 224 x 224 x 3 per second in float32.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ from trainer.step.totals import Totals
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say
 
-MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every size of the model, and leaves biases and the like whole
+MIN_SHARD_BYTES = 32 * 1024  # splits the matrices of every model size, but not biases and other vectors
 LAST_WORDS_SECONDS = 3.0
 
 
@@ -54,18 +55,21 @@ class ParameterServer(Strategy):
 
     def lay_out(self, config: StrategyFlags, cluster: Cluster, shards: Path) -> Mesh:
         if config.require_reducers:
-            raise TrainerError("--require-reducers, and pool 2 holds parameter servers; leave the flag out")
+            raise TrainerError("--require-reducers isn't valid if pool 2 holds parameter servers; remove the flag")
         if config.profile:
-            raise TrainerError("--profile traces the chief, which computes nothing with --strategy parameter_server")
+            raise TrainerError(
+                "--profile isn't supported with --strategy parameter_server, because the chief, which would be"
+                " traced, computes nothing; remove --profile"
+            )
         if not cluster.servers or len(cluster.nodes) < 2:
             raise TrainerError(
-                "--strategy parameter_server needs workers in pool 1 and parameter servers in pool 2, all with this"
-                " command; jobs/parameter-server.yaml has both"
+                "--strategy parameter_server requires workers in pool 1 and parameter servers in pool 2, all with this"
+                " command; see jobs/parameter-server.yaml"
             )
         return Mesh({"replicate": len(cluster.nodes) - 1})
 
     def servers(self, cluster: Cluster) -> tuple[Node, ...]:
-        """Return the parameter servers, which take part and do not train."""
+        """Return the parameter servers, which run the trainer but don't train."""
         return cluster.servers
 
     def reads_data(self, cluster: Cluster) -> bool:
@@ -73,15 +77,15 @@ class ParameterServer(Strategy):
 
     @contextlib.contextmanager
     def join(self, config: StrategyFlags, cluster: Cluster, mesh: Mesh) -> Iterator[World | None]:
-        """Coordinate the others as the chief, and serve it as any other replica.
+        """Coordinate the other replicas in the chief, and serve the chief in any other replica.
 
-        Raises PeerError where another replica does not start or is lost, TrainerError where its work fails.
+        Raises PeerError if another replica doesn't start or is lost, and TrainerError if its work fails.
         """
         if not cluster.is_chief:
             serve(cluster, config.collective_timeout)
             yield None
             return
-        tf.get_logger().setLevel(logging.CRITICAL)  # it reports a lost worker in ten lines, the heartbeats in one
+        tf.get_logger().setLevel(logging.CRITICAL)  # it logs a lost worker in ten lines, the heartbeats in one line
         with Heartbeats(cluster, config.collective_timeout, give_up) as heartbeats, heartbeats_first():
             heartbeats.wait_for_all()
             with heartbeats.patience():
@@ -106,13 +110,13 @@ class ParameterServer(Strategy):
 
 
 def serve(cluster: Cluster, timeout: float) -> None:
-    """Be a worker or a parameter server, which does what the chief says, until the chief has finished."""
+    """Run a worker or a parameter server, which executes the chief's requests, until the chief has finished."""
     if cluster.trains:
         usable_gpus(cluster)
     job, nodes = ("worker", cluster.nodes[1:]) if cluster.trains else ("ps", cluster.servers)
     options = tf.compat.v1.ConfigProto()
     options.gpu_options.allow_growth = True
-    # A server with fewer threads than peers that wait for it can come to a standstill.
+    # A server that has fewer threads than waiting peers can deadlock.
     options.inter_op_parallelism_threads = max(os.cpu_count() or 1, len(cluster.nodes) + 1)
     index = [node.name for node in nodes].index(cluster.name)
     _server = tf.distribute.Server(addresses(cluster), job_name=job, task_index=index, protocol="grpc", config=options)
@@ -127,22 +131,22 @@ def serve(cluster: Cluster, timeout: float) -> None:
 
 
 def stay(told: threading.Event, *_: object) -> None:
-    """Serve on for most of the grace time, as the chief saves what a parameter server holds."""
+    """Keep serving for most of the grace time, while the chief saves the variables of a parameter server."""
     told.set()
     threading.Timer(GRACE_SECONDS - LAST_WORDS_SECONDS, stop).start()
 
 
 def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
-    """Addresses of the workers and the parameter servers, without the chief, who calls and is never called."""
+    """Return the addresses of workers and parameter servers, but not of the chief, which only sends requests."""
     return tf.train.ClusterSpec(
         {"worker": [node.address for node in cluster.nodes[1:]], "ps": [node.address for node in cluster.servers]}
     )
 
 
 def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
-    """Return TensorFlow's part of the chief, with a port of its own.
+    """Return TensorFlow's strategy object of the chief, which uses its own port.
 
-    It looks for a free port and binds it a little later; meanwhile another process may have taken it.
+    TensorFlow selects a free port and binds it a little later. In between, another process may take the port.
     """
     sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
@@ -155,23 +159,23 @@ def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServer
 
 
 def give_up(why: str, lost: str) -> None:
-    """End at once: TensorFlow would go on waiting."""
+    """Exit immediately, because TensorFlow would continue to wait."""
     say(f"{why}; the next run resumes from the last checkpoint", "ERROR", lost_peer=lost)
     os._exit(PeerError.exit_code)
 
 
 @contextlib.contextmanager
 def heartbeats_first() -> Iterator[None]:
-    """Let the heartbeats, which know who is lost, report before TensorFlow, which only knows that something is lost.
+    """Let the heartbeats report a loss before TensorFlow does, because only the heartbeats know the lost replica.
 
-    Raises PeerError for a loss, TrainerError where the work itself failed.
+    Raises PeerError if a replica was lost, and TrainerError if the work itself failed.
     """
     try:
         yield
     except tf.errors.OpError as error:
-        time.sleep(LAST_WORDS_SECONDS)  # within it they end the process, if that was why
+        time.sleep(LAST_WORDS_SECONDS)  # after a loss, the heartbeats end the process in this time
         kind = PeerError if isinstance(error, LOSSES) else TrainerError
-        raise kind(f"the workers and parameter servers failed: {error.message.partition(chr(10))[0]}") from None
+        raise kind(f"a worker or a parameter server failed: {error.message.partition(chr(10))[0]}") from None
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,11 +1,11 @@
-"""Heartbeats between the chief, which coordinates, and every worker and parameter server.
+"""Exchanges heartbeats between the chief, which coordinates, and every worker and parameter server.
 
-Servers of TensorFlow never end by themselves, and TensorFlow notices a lost one late or never. So each connects to the
-chief's own address, where the roll call was. The chief sends heartbeats, and they answer; its last message is that it
-has finished. The system closes the connections of a process that ends, however it ends.
+TensorFlow servers never exit by themselves, and TensorFlow notices a lost server late or never. So each replica
+connects to the chief's address, as in the roll call. The chief sends heartbeats, and the replicas answer. The chief's
+last message is that the run has finished. If a process ends for any reason, the system closes its connections.
 
-A message is a line with a JSON object. The first message of a connection is the same as in the roll call, so that a
-worker which Vertex starts again passes its roll call here.
+A message is a line with a JSON object. The first message of a connection is the same as in the roll call, so a worker
+that Vertex AI restarts passes its roll call on this connection.
 """
 
 import asyncio
@@ -23,67 +23,67 @@ from trainer.vertex.errors import PeerError
 from trainer.vertex.log import warn
 
 BEAT_SECONDS = 0.5
-GO = b'{"problem": ""}\n'  # the roll call's answer
+GO = b'{"problem": ""}\n'  # the response of the roll call
 BEAT, TOLD, FINISHED = b"{}\n", b'{"told": true}\n', b'{"finished": true}\n'
 
 
 class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
-    """The chief's end: a thread that listens to all, and calls `fail` when the run cannot go on: why, who is lost.
+    """The heartbeat thread of the chief. If the run can't continue, the thread calls `fail` with the reason.
 
-    That is when a parameter server is lost, at once where its connection closes, otherwise after `timeout` seconds; or
-    when a wait under `patience` takes as long, as where no worker is left. The run survives the loss of a worker, and
-    every loss after `need_nobody`.
+    The run can't continue if a parameter server closes its connection, or is silent for `timeout` seconds. It also
+    can't continue if a wait in `patience` takes longer, for example because no worker is left. The run survives the
+    loss of a worker, and any loss after `need_nobody`.
     """
 
     def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str, str], None]) -> None:
         self._servers = {node.name for node in cluster.servers}
         self._workers = {node.name for node in cluster.nodes[1:]}
         self._timeout, self._fail = timeout, fail
-        self._peers: dict[str, asyncio.StreamWriter] = {}  # servers stay when they are lost, workers do not
-        self._patience = math.inf  # when what is waited for has to be there
-        self._needed = True  # whether the run still needs the others
-        self.told = ""  # name of a replica that was told to end, and without which the run cannot go on
+        self._peers: dict[str, asyncio.StreamWriter] = {}  # lost servers stay in it, lost workers don't
+        self._patience = math.inf  # the deadline of the current wait
+        self._needed = True  # whether the run still needs the other replicas
+        self.told = ""  # name of a replica that was asked to stop, if the run can't continue without it
         self._all_here, self._over = threading.Event(), threading.Event()
         listener = rollcall.listen(cluster.chief)
         self._thread = threading.Thread(target=asyncio.run, args=(self._watch(listener),), daemon=True)
         self._thread.start()
 
     def wait_for_all(self) -> None:
-        """Return when every worker and every parameter server serves. Raises PeerError for those that do not."""
+        """Wait until every worker and parameter server serves. Raises PeerError with the names of absent replicas."""
         if not self._all_here.wait(self._timeout):
             absent = sorted((self._servers | self._workers) - self._peers.keys())
-            raise PeerError(f"{', '.join(absent)} passed the roll call, but did not start to serve", absent=absent)
+            raise PeerError(f"{', '.join(absent)} passed the roll call, but didn't start to serve", absent=absent)
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
-        """The block waits for other replicas; the run ends if it takes longer than the timeout."""
+        """Limit a block that waits for other replicas. The run ends if the block takes longer than the timeout."""
         self._patience = time.monotonic() + self._timeout
         yield
         self._patience = math.inf
 
     def need_nobody(self) -> None:
-        """From now on no loss matters; peers that are still connected stay until the chief has finished."""
+        """Ignore all later losses. Peers that are still connected stay until the chief has finished."""
         self._needed = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Say that the run has finished, and hang up; after an error the system does, so that the chief ends first."""
+        """Report the end of the run to all replicas, and disconnect. After an error, the replicas get no report."""
         self.need_nobody()
         if not kind:
             self._over.set()
             self._thread.join()
 
     async def _watch(self, listener: socket.socket) -> None:
-        """Meet everybody and send heartbeats until the run is over; then let those who are here end."""
+        """Accept connections and send heartbeats until the run is over. Then let the connected replicas exit."""
         server = await asyncio.start_server(self._meet, sock=listener, limit=rollcall.LONGEST_LINE)
         while not self._over.is_set():
             self._tell(BEAT)
             if time.monotonic() > self._patience:
-                absent = self._absent_workers() or "all of them are here"
+                absent = self._absent_workers() or "all workers are connected"
                 self._stop(f"no worker finished a step within {self._timeout:.0f} s; {absent}")
             await asyncio.sleep(BEAT_SECONDS)
         server.close()
         self._tell(FINISHED)
-        # Closing before they do would take back what was said last.
+        # Closing the connections first would discard the last message.
         if meeting := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(meeting, timeout=4 * BEAT_SECONDS)
 
@@ -93,13 +93,13 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
                 peer.write(message)
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Let one of ours pass the roll call, or stay until it has hung up or has been silent for too long."""
-        name, how = "", "is gone, and its variables with it"
+        """Let a replica pass the roll call, or keep its connection until it disconnects or is silent for too long."""
+        name, how = "", "is gone, and its variables are lost"
         with contextlib.closing(writer):
             try:
                 message = json.loads(await reader.readline())
                 name = message["name"]
-                # A parameter server that was started again has lost its variables: it has to wait for the next chief.
+                # A restarted parameter server has lost its variables, so it must wait for the next chief.
                 if name in self._workers or (name in self._servers and name not in self._peers):
                     writer.write(GO)
                     if "heartbeat" in message:
@@ -107,9 +107,9 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
                         while message := await asyncio.wait_for(reader.readline(), self._timeout):
                             if message == TOLD:
                                 self._end_with(name)
-            except asyncio.TimeoutError:  # of Python 3.10 one of its own
+            except asyncio.TimeoutError:  # in Python 3.10, not the built-in TimeoutError
                 how = f"has been silent for {self._timeout:.0f} s"
-            except (OSError, ValueError, LookupError, TypeError, RecursionError):  # reset, or a stranger
+            except (OSError, ValueError, LookupError, TypeError, RecursionError):  # reset, or an unknown client
                 pass
         if self._peers.get(name) is writer:
             self._lost(name, how)
@@ -117,19 +117,19 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     def _arrived(self, name: str, writer: asyncio.StreamWriter) -> None:
         self._peers[name] = writer
         if self._all_here.is_set() and self._needed:
-            # TensorFlow updates the whole cluster at once: it takes nobody in again while another one is lost.
+            # TensorFlow updates the whole cluster at a time, so it readmits no worker while another worker is lost.
             absent = self._absent_workers()
-            warn(f"{name} is back" + f", but {absent}: nobody who was lost gets work until all are back" * bool(absent))
+            warn(f"{name} is back" + f", but {absent}; returned workers get no work until all are back" * bool(absent))
         if self._peers.keys() == self._servers | self._workers:
             self._all_here.set()
 
     def _end_with(self, name: str) -> None:
-        """Have the run save its step and end, where it cannot do without a replica that was told to end."""
+        """Make the run save its step and stop, if it can't continue without a replica that was asked to stop."""
         is_server, workers = name in self._servers, self._workers & self._peers.keys()
         if self._needed and not self.told and (is_server or workers == {name}):
             self.told = name
-            who = "a parameter server" if is_server else "the only worker here"
-            warn(f"{name}, {who}, was told to end, and so the run ends")
+            who = "a parameter server" if is_server else "the only connected worker"
+            warn(f"{name}, {who}, was asked to stop, so the run stops")
 
     def _lost(self, name: str, how: str) -> None:
         if name in self._servers:
@@ -137,13 +137,13 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
             return
         del self._peers[name]
         if self._all_here.is_set() and self._needed:
-            left = "the others do its part until it comes back"
+            left = "the other workers do its part until it comes back"
             if not self._workers & self._peers.keys():
-                left = f"no worker is left, and the run ends unless one comes back within {self._timeout:.0f} s"
+                left = f"no worker is left, so the run ends unless a worker comes back within {self._timeout:.0f} s"
             warn(f"{name} is gone; {left}")
 
     def _absent_workers(self) -> str:
-        """`workerpool1-0, workerpool1-2 are gone`; empty when every worker is here."""
+        """Return a phrase such as `workerpool1-0, workerpool1-2 are gone`, or "" if all workers are connected."""
         absent = sorted(self._workers - self._peers.keys())
         return f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} gone" if absent else ""
 
@@ -154,11 +154,11 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
 
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
-    """Answer the chief's heartbeats until it has finished, and say with each whether this replica was `told` to end.
+    """Answer the chief's heartbeats until the chief has finished. Each answer reports whether `told` is set.
 
-    Raises PeerError where the chief ended otherwise, or has been silent for `timeout` seconds.
+    Raises PeerError if the chief exits before it has finished, or is silent for `timeout` seconds.
     """
-    how = "ended before the training did"
+    how = "exited before the training finished"
     with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:
         connection.settimeout(timeout)
         try:
@@ -169,7 +169,7 @@ def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
                 connection.sendall(TOLD if told.is_set() else BEAT)
         except TimeoutError:
             how = f"has been silent for {timeout:.0f} s"
-        except OSError:  # the connection was reset: that is an end, too
+        except OSError:  # a reset connection also means that the chief exited
             pass
     raise PeerError(f"{cluster.chief.name}, the chief, {how}", lost_peer=cluster.chief.name)
 
@@ -181,5 +181,5 @@ def _connected(chief: Node, timeout: float) -> socket.socket:
             return socket.create_connection((chief.host, chief.port), timeout=5)
         except OSError:
             if time.monotonic() > deadline:
-                raise PeerError(f"{chief.name}, the chief, does not listen at {chief.address}") from None
+                raise PeerError(f"{chief.name}, the chief, doesn't listen at {chief.address}") from None
             time.sleep(rollcall.RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""The model on the parameter servers, and the workers as the chief sees them."""
+"""Holds the model on the parameter servers, and schedules the work of the workers, in the chief."""
 
 import time
 from collections import deque
@@ -24,13 +24,13 @@ from trainer.samples.batches import Masked, micro_batches
 from trainer.step.state import SEED, State
 from trainer.step.totals import Totals, measure, score
 
-AHEAD = 2  # parts for each worker that are scheduled at once: one at work, one on its way
+AHEAD = 2  # parts that are scheduled for each worker: one in progress, one in transit
 RETRY_SECONDS = 0.1
-MOMENTS = ("_momentum", "_velocity")  # how Keras ends the names of what AdamW keeps for each variable
+MOMENTS = ("_momentum", "_velocity")  # suffixes of Keras's names for the moments of AdamW
 
 
 class ServedNet:
-    """The model for workers, with its trainable variables on the parameter servers; made within their scope."""
+    """The model for workers, with its trainable variables on the parameter servers. Create it in their scope."""
 
     def __init__(self, net: keras.Model) -> None:
         self.weights = [tf.Variable(weight.numpy()) for weight in net.trainable_variables]
@@ -38,18 +38,18 @@ class ServedNet:
         self._net, self._fixed = net, [(one.name, one.numpy()) for one in net.non_trainable_variables]
 
     def fetch(self) -> list[tf.Tensor]:
-        """Return the weights that the servers have now."""
+        """Return the current weights of the servers."""
         return list(map(tf.convert_to_tensor, self.weights))
 
     def __call__(self, inputs: tf.Tensor, training: bool, weights: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-        """Compute with these weights, or else with those of this moment."""
-        # Workers take parts in no fixed order, so dropout draws numbers that nothing repeats.
+        """Compute the output with these weights, or by default with the servers' current weights."""
+        # Workers process parts in no fixed order, so a resumed run can't repeat the random numbers of dropout.
         fixed = [tf.raw_ops.NonDeterministicInts(shape=[2]) if name == SEED else value for name, value in self._fixed]
         return self._net.stateless_call(weights or self.fetch(), fixed, inputs, training=training)[0]
 
 
 def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Totals, list[tf.Tensor]]:
-    """Return totals and gradients of a worker's part, computed by all of its GPUs with the weights of this moment."""
+    """Return the totals and gradients of a worker's part, computed on all its GPUs with the current weights."""
     weights, gpus = net.fetch(), worker_devices()
     totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
     for i, part in enumerate(micro_batches(batch, config.micro_batches * len(gpus))):
@@ -66,7 +66,7 @@ def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Tota
 
 @dataclass(frozen=True, kw_only=True)
 class ServedWorld(World):
-    """The chief, which runs the loop alone, with what connects it to the others."""
+    """The chief, which runs the loop alone, and its connections to the other replicas."""
 
     servers: tf.distribute.ParameterServerStrategy
     heartbeats: Heartbeats
@@ -79,23 +79,23 @@ class ServedWorld(World):
 class Team:
     """The workers, and the variables of model and optimizer on the parameter servers.
 
-    The state that is saved is an ordinary one: the chief copies the variables into it. So a checkpoint does not tell
-    which strategy wrote it, and each resumes those of the other; the chief's memory must hold it twice, as a
-    checkpoint is written while the state changes again.
+    Before a checkpoint, the chief copies the variables to an ordinary state. So checkpoints don't depend on the
+    strategy, and another strategy can resume from them. The chief's memory must hold the state twice, because the
+    state changes again while a checkpoint is written.
     """
 
-    communicating, seconds = None, 0.0  # not known: no worker waits for another
+    communicating, seconds = None, 0.0  # unknown, because no worker waits for another
 
     def __init__(self, strategy: Strategy, loop: Loop, state: State, world: ServedWorld) -> None:
         self.loop, self._config, self._state, self._heartbeats = loop, loop.config, state, world.heartbeats
         self._workers, self._zeros = world.mesh.data_size, tf.zeros(len(loop.names) + 1)
-        self._alone = Mirrored(strategy, loop, state, World())  # at the end the chief needs nobody
+        self._alone = Mirrored(strategy, loop, state, World())  # evaluates without workers after the last step
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(world.servers)
         self._results: deque[Any] = deque()
         with world.servers.scope():
             net = ServedNet(state.net)
             self._served = State(net, loop.new_optimizer(loop.config, net.trainable_variables, PlacedAdamW))
-        state.skipped, state.fetch = self._served.skipped, self._pull  # as the workers count
+        state.skipped, state.fetch = self._served.skipped, self._pull  # counted by the workers
         self._push()
 
         @tf.function  # type: ignore[untyped-decorator]
@@ -106,9 +106,9 @@ class Team:
         self._take, self._score = take, tf.function(lambda *one: score(net, *one))
 
     def take(self, parts: Sequence[Batch]) -> Totals:
-        """Give out the parts of the next step; returns the totals of what has come back meanwhile.
+        """Schedule the parts of the next step. Returns the totals of the parts that finished in the meantime.
 
-        Where something is due behind it, it waits for all.
+        If a report, an evaluation or a checkpoint is due after the step, wait for all parts.
         """
         config, step = self._config, self._state.step
         rate = tf.constant(learning_rate(config, step))
@@ -117,7 +117,7 @@ class Team:
         return self._finished(0 if is_due else AHEAD * self._workers)
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Measure batches on the workers; after the last step here, without them."""
+        """Return the totals of batches, computed by the workers, or by the chief alone after the last step."""
         if self._state.step == self._config.steps:
             self._heartbeats.need_nobody()
             return self._alone.score([one] for part in parts for one in part)
@@ -128,7 +128,7 @@ class Team:
         return totals + self._finished(0)
 
     def _finished(self, left: int) -> Totals:
-        """Wait until at most `left` parts are out; the sum of what those that came back say."""
+        """Wait until at most `left` parts are unfinished. Returns the totals of the finished parts."""
         totals = self._zeros
         while len(self._results) > left:
             with self._heartbeats.patience():
@@ -136,23 +136,23 @@ class Team:
         return totals
 
     def _push(self) -> None:
-        """State -> servers."""
-        for mine, theirs in self._copies():
+        """Copy the state to the servers."""
+        for mine, theirs in self._pairs():
             ends = np.cumsum([piece.shape[0] for piece in theirs])
             for piece, value in zip(theirs, np.split(mine.numpy(), ends[:-1]), strict=True):
                 piece.assign(value)
         self._served.optimizer.iterations.assign(self._state.optimizer.iterations.numpy() * self._workers)
 
     def _pull(self) -> None:
-        """Servers -> state, once all parts are back."""
+        """Copy the servers' variables to the state, after all parts have finished."""
         self._finished(0)
         with self._heartbeats.patience():
-            for mine, theirs in self._copies():
+            for mine, theirs in self._pairs():
                 mine.assign(np.concatenate([piece.numpy() for piece in theirs]))
         self._state.optimizer.iterations.assign(self._state.step)
 
-    def _copies(self) -> Iterator[tuple[Any, list[Any]]]:
-        """Each variable of the state with its pieces on the servers."""
+    def _pairs(self) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield each variable of the state with its pieces on the servers."""
         weights, (ours, theirs) = self._served.net.weights, (self._state.optimizer, self._served.optimizer)
         yield from zip(self._state.net.trainable_variables, map(pieces, weights), strict=True)
         for name in MOMENTS:
@@ -164,20 +164,20 @@ class Team:
 def fetched(result: Any, coordinator: Any) -> Any:
     """Return the result of a scheduled function.
 
-    It is there for the chief as soon as a worker has computed it, though still on that worker. If the worker is lost
-    before it is copied, the coordinator lets another one compute it again; `Heartbeats.patience` bounds the wait.
-    Raises the OpError from which the coordinator does not recover.
+    A finished result stays on its worker until the chief copies the result. If the worker is lost before that, the
+    coordinator lets another worker compute the result again. `Heartbeats.patience` limits the wait. Raises OpError if
+    the coordinator can't recover.
     """
     while True:
         try:
             return result.fetch()
         except tf.errors.OpError:
-            coordinator.done()  # raises what it has given up on
+            coordinator.done()  # raises errors from which it can't recover
             time.sleep(RETRY_SECONDS)
 
 
 def pieces(weight: Any) -> list[Any]:
-    """The slices along the first axis that a variable consists of; small ones are whole."""
+    """Return the slices of a variable along its first axis. A small variable has only one slice."""
     return list(getattr(weight, "variables", [weight]))
 
 
@@ -187,6 +187,6 @@ def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable
 
 
 def worker_devices() -> list[str]:
-    """Each GPU of a worker, else its CPU, as a worker names them; all workers are alike."""
+    """Return the names of a worker's GPUs, or of its CPU, on the worker. All workers have the same devices."""
     gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU") if "/job:worker/replica:0/task:0/" in gpu.name]
     return [f"GPU:{i}" for i in range(len(gpus))] or ["CPU:0"]

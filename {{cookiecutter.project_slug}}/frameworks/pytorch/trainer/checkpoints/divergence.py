@@ -1,0 +1,158 @@
+"""Detects divergence: replicas whose parameters differ, and models whose losses differ.
+
+Parameters don't show everything that a model computes with, such as a random order that `build` draws. Losses show it.
+
+Processes along `tensor` aren't compared: each process computes its own gradients for the parameters that all of them
+hold, and a GPU may round these gradients differently.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainer.cluster.world import World
+from trainer.config import Job
+from trainer.step.state import State
+from trainer.vertex.errors import PeerError, TrainerError
+
+SAMPLES = 32  # the number of samples whose losses are compared
+EXACT, ROUNDED = 1e-3, 2e-2  # largest difference between losses, in float32 and in lower precision
+DRAWN = (
+    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or keep the values in"
+    " the state dict"
+)
+CURE = (
+    "if the next error names the same replica, replace its machine, or find the code that changes the state outside the"
+    " optimizer; to continue anyway, use --anyway"
+)
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
+WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd weights of rows and columns
+
+
+def require_no_divergence(
+    job: Job, step: int, saved: str, names: Sequence[str], digests: Sequence[Mapping[str, int]]
+) -> None:
+    """Name the replicas that differ from the majority, or all replicas if there is no majority.
+
+    Args:
+        saved: the name of the latest checkpoint, or "".
+        names: the names of the replicas or processes.
+        digests: the digest of each tensor, by tensor name, for each replica or process.
+
+    Raises:
+        PeerError: if parameters have diverged. If --anyway is set, the chief prints a warning instead.
+    """
+    tensor = next((name for name, value in digests[0].items() if any(one[name] != value for one in digests)), "")
+    if not tensor:
+        return
+    ((usual, count),) = Counter(one[tensor] for one in digests).most_common(1)
+    most = count * 2 > len(digests)
+    odd = [*dict.fromkeys(name for name, one in zip(names, digests, strict=True) if not most or one[tensor] != usual)]
+    diverged = f"{'has' if len(odd) == 1 else 'have'} diverged from {'the others' if most else 'one another'}"
+    fault = f"after step {step}, {' and '.join(odd)} {diverged} in {tensor}"
+    resume = f"resumes from {saved}" if saved else "begins at the first step"
+    said = f"{fault}; this state isn't saved, and the next start {resume}; {CURE}"
+    job.object_to(fault, PeerError(said, differs=[name.rpartition(" ")[2] for name in odd]))
+
+
+class Answers(NamedTuple):
+    """The losses of a model on the first held-out samples, for comparison with another model."""
+
+    losses: Sequence[float]
+    tolerance: float = EXACT
+
+    def differ(self, other: Sequence[float]) -> bool:
+        """Return whether the mean relative difference is above the tolerance. Without losses, nothing differs."""
+        count = min(len(self.losses), len(other))
+        own, theirs = np.array(self.losses[:count]), np.array(other[:count])
+        differences = np.nan_to_num(np.abs(own - theirs) / (1 + np.abs(own)))
+        return bool(differences.size) and float(differences.mean()) > self.tolerance
+
+
+def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
+    """Compute a model's losses twice. Return the losses if both are equal, or NaNs, which match any losses.
+
+    Losses can't be compared if the model draws random numbers during evaluation.
+    """
+    first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
+    answers = Answers(first, tolerance)
+    return Answers([math.nan] * len(first)) if answers.differ(second) else answers
+
+
+def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
+    """Compare the losses of all processes, or machines, with the first nonempty losses, and return these.
+
+    Raises:
+        TrainerError: if losses differ. If --anyway is set, the chief prints a warning instead.
+    """
+    first, name = next((pair for pair in zip(of_each, names, strict=True) if pair[0].losses), (of_each[0], names[0]))
+    for answers, other in zip(of_each, names, strict=True):
+        if first.differ(answers.losses):
+            fault = f"the model of {other} returns different losses than the model of {name} with the same weights"
+            job.object_to(fault, TrainerError(f"{fault}; {DRAWN}"))
+    return first
+
+
+def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, int]]:
+    """Return the tensor digests, by rank, of a group of processes that have diverged, or an empty dictionary.
+
+    Every process must call this function. If no process has diverged, each process sends only one number.
+    """
+    count = world.extent("replicate")
+    if count == 1:
+        return {}
+    own = {name: digest(tensor).to(world.device) for name, tensor in held(state, net)}
+    total, is_first = digest(torch.stack([*own.values()])), world.along("replicate").get_local_rank() == 0
+    if not int(world.sum(total * (count - 1 if is_first else -1))):
+        return {}
+    of_each, stride = [*enumerate(world.gather({name: int(value) for name, value in own.items()}))], world.size // count
+    groups = (dict(of_each[first::stride]) for first in range(stride))
+    return next(group for group in groups if any(digests != group[min(group)] for digests in group.values()))
+
+
+def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield this process's part of each parameter and its moments. Buffers may differ, such as BatchNorm's means."""
+    for name, parameter in net.named_parameters():
+        moments = {f"{name}.{moment}": value for moment, value in state.optimizer.state.get(parameter, {}).items()}
+        for key, tensor in {name: parameter, **moments}.items():
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            if isinstance(local, Tensor) and local.numel():
+                yield key, local.detach()
+
+
+def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
+    """Compare the buffers of all processes' new models, including buffers that aren't in the state dict.
+
+    Every process must call this function. Raises TrainerError if buffers differ, unless --anyway is set.
+    """
+    of_each = world.gather({name: int(digest(buffer)) for name, buffer in net.named_buffers() if buffer.numel()})
+    for rank, own in enumerate(of_each):
+        if names := sorted(name for name in own.keys() | of_each[0] if own.get(name) != of_each[0].get(name)):
+            one, other = (job.cluster.process(number, world.size) for number in (rank, 0))
+            fault = f"the buffer {names[0]} differs between the models of {one} and {other}"
+            job.object_to(fault, TrainerError(f"{fault}; {DRAWN}"))
+
+
+def share_buffers(net: nn.Module, world: World) -> None:
+    """Broadcast the first process's buffers, such as BatchNorm's means. Every process must call this function."""
+    for dimension in ("shard", "replicate"):
+        for buffer in net.buffers() if world.extent(dimension) > 1 else ():
+            dist.broadcast(buffer, group=world.along(dimension).get_group(), group_src=0)
+
+
+def digest(tensor: Tensor) -> Tensor:
+    """Return an integer digest of a tensor: the sum of all bit patterns, weighted by row and column."""
+    bits = tensor.view(INTEGERS[tensor.element_size()])
+    bits = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
+    mixed = bits >> 4 * tensor.element_size()  # otherwise two changed signs would cancel out in the sum
+    bits = mixed.bitwise_xor_(bits)
+    # Sums in the tensor's own width need no wider copy. A cumulative sum weights each value by its position.
+    rows, columns = (bits.sum(axis, dtype=bits.dtype).long().cumsum(0).sum() for axis in (1, 0))
+    return rows * WEIGHTS[0] + columns * WEIGHTS[1]
