@@ -660,7 +660,7 @@ CASES = [
         "reducer-bypassed",
         both({"machineType": "a3-highgpu-4g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 4}, 7),
         both(A100, 7),
-        ("workerPoolSpecs[2]", "an a3-highgpu-4g brings a network plug-in of its own", "remove pool 2"),
+        ("workerPoolSpecs[2]", "an a3-highgpu-4g has its own network plug-in", "remove pool 2"),
     ),
     Case(
         "reducer-bypassed",

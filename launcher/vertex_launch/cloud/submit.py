@@ -178,9 +178,9 @@ def _hours(run: Job) -> float:
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
     study, minimize = job.study_spec, StudySpec.MetricSpec.GoalType.MINIMIZE
     wanted = [f"{'lowest' if metric.goal == minimize else 'highest'} {metric.metric_id}" for metric in study.metrics]
-    counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} at once"
+    counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} in parallel"
     return (
-        f"  search   {counts}, for the {' and the '.join(wanted)}",
+        f"  tuning   {counts}, for the {' and the '.join(wanted)}",
         *(f"{'':11}{spec.parameter_id}: {study_validation.described(spec)}" for spec in study.parameters),
     )
 
