@@ -312,7 +312,8 @@ def test_two_jobs_never_write_one_folder(vertex: Service, tmp_path: Path) -> Non
     assert (code, "sent:" in out) == (1, False)
     id = name.rpartition("/")[2]
     assert re.search(
-        rf"shared\.yaml:1: error: base.*: job {id} \(first\) is (QUEUED|PENDING|RUNNING) and writes to this folder; wait", err
+        rf"shared\.yaml:1: error: base.*: job {id} \(first\) is (QUEUED|PENDING|RUNNING) and writes to this folder; wait",
+        err,
     )
     assert f"stop it with python -m vertex_launch cancel {id}, or specify another folder" in err
     (tmp_path / "go").touch()
@@ -435,7 +436,9 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
             jobs.find(cloud, gone)
     with pytest.raises(FaultError, match="is in europe-west4, not in us-central1; add --region europe-west4"):
         jobs.find(cloud, "projects/1/locations/europe-west4/customJobs/17")
-    with pytest.raises(FaultError, match="isn't a valid job name; use, for example, projects/p/locations/us-central1/customJ"):
+    with pytest.raises(
+        FaultError, match="isn't a valid job name; use, for example, projects/p/locations/us-central1/customJ"
+    ):
         jobs.find(cloud, f"{PARENT}/models/17")
     assert [job["name"] for job in jobs.newest(cloud, 2)] == [new, old]
     assert {state(job) for job in jobs.newest(cloud, 100, "SUCCEEDED")} == {"SUCCEEDED"}
@@ -602,7 +605,7 @@ def test_the_model_of_a_job_is_fetched_whole(vertex: Service) -> None:
     vertex.wait(vertex.create(body), "SUCCEEDED")
     code, out, err = said(vertex, "model", "exports")
     assert code == 0, err
-    assert out.endswith("the model of gs://b/exports/model/ is in exports-model\n")
+    assert out.endswith("the model from gs://b/exports/model/ is in exports-model\n")
     there = vertex.folder / "exports-model"
     assert (there / "model.pt2").read_bytes() == b"weights"
     assert (there / "parts/one").stat().st_size == 100_000
@@ -692,7 +695,9 @@ def test_a_job_without_curves_is_said_to_have_none(vertex: Service) -> None:
     vertex.wait(vertex.create(custom_job("true", name="flat", baseOutputDirectory={"outputUriPrefix": "gs://b/flat"})))
     code, _, err = said(vertex, "tensorboard", "flat")
     assert code == 1
-    assert re.match(r"job \d+ is SUCCEEDED and has no curves; the trainer must write curves to AIP_TENSORBOARD_LOG_DIR\n", err)
+    assert re.match(
+        r"job \d+ is SUCCEEDED and has no curves; the trainer must write curves to AIP_TENSORBOARD_LOG_DIR\n", err
+    )
 
 
 def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:

@@ -130,8 +130,14 @@ def test_plan_gives_the_trainer_what_follows_two_dashes(described: Path) -> None
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (["--gradient-bytes", "1"], "--gradient-bytes can't be combined with trainer flags after --; use only one of them"),
-        (["--apply"], "--apply can't be combined with flags after --; add these flags to the args in the job file first"),
+        (
+            ["--gradient-bytes", "1"],
+            "--gradient-bytes can't be combined with trainer flags after --; use only one of them",
+        ),
+        (
+            ["--apply"],
+            "--apply can't be combined with flags after --; add these flags to the args in the job file first",
+        ),
         (["--large"], "after a lone --, as in -- --large"),
     ],
 )

@@ -131,7 +131,7 @@ def test_submit_looks_for_credentials_before_it_asks(folder: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("Google Cloud: File /nowhere.json was not found; ")
     assert done.stderr.endswith("log in with: gcloud auth login --update-adc\n")
-    assert "Send it?" not in done.stdout
+    assert "Send the job?" not in done.stdout
     assert "Traceback" not in done.stderr
 
 

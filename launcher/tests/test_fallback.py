@@ -123,4 +123,7 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, wait: str) -> None:
 def test_a_capacity_that_is_none_is_refused(tmp_path: Path) -> None:
     done = launch(tmp_path, "emulate", "--capacity", "us-central1=many")
     assert done.returncode == 1
-    assert '--capacity: "us-central1=many" is not a number of replicas; use, for example, 16 or us-central1=0' in done.stderr
+    assert (
+        '--capacity: "us-central1=many" is not a number of replicas; use, for example, 16 or us-central1=0'
+        in done.stderr
+    )

@@ -107,7 +107,10 @@ def test_options_of_docker_may_stand_among_the_words_or_behind_two_dashes(folder
 def test_google_builds_the_image_where_there_is_no_engine(folder: Path) -> None:
     done = image(folder)
     assert done.returncode == 1
-    assert done.stderr == "neither docker nor podman is installed on this machine; to build with Cloud Build, add the word cloud\n"
+    assert (
+        done.stderr
+        == "neither docker nor podman is installed on this machine; to build with Cloud Build, add the word cloud\n"
+    )
     words = recorded(folder, "gcloud")
     done = image(folder, "cloud", "cpu")
     assert done.returncode == 0, done.stderr

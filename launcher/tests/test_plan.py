@@ -192,7 +192,9 @@ def test_no_plan_counts_on_gpudirect_which_the_image_must_bring(kind: str) -> No
     assert own
     assert ring.seconds / own.seconds == pytest.approx(machine.fabric_gbps / machine.gbps)
     shown = text_of(found)
-    assert "for GPUDirect's NCCL plug-in.\nThe template's image doesn't contain this plug-in, so times assume TCP" in shown
+    assert (
+        "for GPUDirect's NCCL plug-in.\nThe template's image doesn't contain this plug-in, so times assume TCP" in shown
+    )
     assert shown.index(f"ring of {4 * gpus} ") < shown.index("ring with GPUDirect's plug-in")
 
 
@@ -324,7 +326,9 @@ def test_reducers_are_never_advised_for_machines_that_lose_to_one_of_them(kind: 
 
 def test_two_machines_that_lose_to_one_are_not_mended_by_reducers() -> None:
     found = planned(job("g2-standard-24", L4, 2, 2))
-    assert found.advised.verdict.text == "No: even with 2 x n1-highcpu-16, the 2 machines aren't faster than one machine."
+    assert (
+        found.advised.verdict.text == "No: even with 2 x n1-highcpu-16, the 2 machines aren't faster than one machine."
+    )
     (sentence,) = report.about_the_speed(found)  # without a batch, which only a trainer knows
     assert sentence == "These 2 machines compared with one machine: they are slower than one machine."
 
@@ -711,7 +715,7 @@ def test_reducers_that_pay_are_written_into_the_file(machine: str, tmp_path: Pat
     count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["advised"]["sizing"]["count"]
     assert path.read_text() == before.replace("replicaCount: 99", f"replicaCount: {count}")
     assert f"{path.name}: now has {count} x n1-highcpu-16" in shown.stdout
-    assert f"has {count} x n1-highcpu-16 already" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
+    assert f"already has {count} x n1-highcpu-16" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
 
 
 def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> None:
@@ -772,7 +776,7 @@ def test_the_command_draws_and_says_so(tmp_path: Path) -> None:
     path = reducing(tmp_path, 10)
     trainer(tmp_path)
     shown = launch(path.name, "--chart", "PLAN.PNG", "--step-seconds", "0.2", folder=tmp_path)
-    assert shown.stdout.startswith("PLAN.PNG: drawn\n")
+    assert shown.stdout.startswith("PLAN.PNG: chart saved\n")
     assert (tmp_path / "PLAN.PNG").read_bytes().startswith(b"\x89PNG")
 
 
@@ -814,7 +818,11 @@ def container(*command: str, image: str = SETTINGS.image) -> dict[str, Any]:
 FOREIGN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "script": (ONE_L4, container("bash", "train.sh"), NO_MODULE.format("bash train.sh")),
     "torchrun": (ONE_L4, container("torchrun", "train.py"), NO_MODULE.format("torchrun train.py")),
-    "module": (ONE_L4, container("python3", "-u", "-m", "absent.train"), "the module absent isn't installed on this machine"),
+    "module": (
+        ONE_L4,
+        container("python3", "-u", "-m", "absent.train"),
+        "the module absent isn't installed on this machine",
+    ),
     "image": (ONE_L4, container(image="us-docker.pkg.dev/demo/other:1"), "only the image defines the chief's command"),
     "package": (ONE_L4, {"pythonPackageSpec": PACKAGE}, "the module absent isn't installed on this machine"),
     "tpu": (TPUS, container("python", "train.py"), "the network of 1 x ct5lp-hightpu-4t is unknown"),
@@ -839,11 +847,20 @@ def test_price_and_quota_depend_on_the_machines_alone(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("jobs/workers.yaml", "jobs/single.yaml"), "plan accepts one job, not 2; to compare jobs, add --compare"),
-        (("jobs/workers.yaml", "--compare", "--apply"), "--compare can't be combined with --apply or --chart; remove --compare"),
+        (
+            ("jobs/workers.yaml", "--compare", "--apply"),
+            "--compare can't be combined with --apply or --chart; remove --compare",
+        ),
         (("jobs/workers.yaml", "--run", "x", "--step-seconds", "1"), "keep one"),
         (("jobs/workers.yaml", "--run", "x", "--gradient-bytes", "1"), "use --step-seconds"),
-        (("jobs/workers.yaml", "--chart", "x.doc", *GIVEN), "x.doc: isn't an image; use a name that ends in .png or .svg"),
-        (("jobs/workers.yaml", "--chart", "no/x.png", *GIVEN), "no/x.png: the folder no doesn't exist; create it first"),
+        (
+            ("jobs/workers.yaml", "--chart", "x.doc", *GIVEN),
+            "x.doc: isn't an image; use a name that ends in .png or .svg",
+        ),
+        (
+            ("jobs/workers.yaml", "--chart", "no/x.png", *GIVEN),
+            "no/x.png: the folder no doesn't exist; create it first",
+        ),
         (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "the chart requires the trainer's batch size"),
         (("jobs/single.yaml", "--step-seconds", "0"), "--step-seconds is 0; use a finite number above 0"),
         (("jobs/workers.yaml", "--step-seconds", "inf"), "--step-seconds is inf; use a finite number above 0"),
@@ -851,7 +868,10 @@ def test_price_and_quota_depend_on_the_machines_alone(tmp_path: Path) -> None:
         (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; use a share from 0.01 to 1"),
         (("jobs/single.yaml", "--apply", *GIVEN), "reducers don't pay off; the job doesn't need a pool 2"),
         (("jobs/no.yaml",), "jobs/no.yaml: error: there is no such file"),
-        (("jobs/workers.yaml", "--chart", "x.png"), "x.png: the chart requires the size of the gradients: the module trainer"),
+        (
+            ("jobs/workers.yaml", "--chart", "x.png"),
+            "x.png: the chart requires the size of the gradients: the module trainer",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_sentence(

@@ -124,7 +124,7 @@ def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Pat
     first = setup(folder, "--budget", "50", given="y\n")
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("missing  ") == 12
-    assert first.stdout.count("Take the 12 missing steps?") == 1
+    assert first.stdout.count("Run the 12 missing steps?") == 1
     assert len(told(folder)) == 12
     assert "written  vertex.toml" in first.stdout
     assert (
@@ -175,7 +175,7 @@ def test_a_clean_up_that_was_refused_is_missing_the_next_time_and_is_one_step(fo
     (folder / "told").write_text("\n".join(line for line in lines if "set-cleanup-policies" not in line))
     again = setup(folder, given="y\n")
     assert again.returncode == 0, again.stderr
-    assert "Take the 1 missing step?" in again.stdout
+    assert "Run the 1 missing step?" in again.stdout
     assert sorted(told(folder)) == sorted(lines)
 
 

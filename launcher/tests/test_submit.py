@@ -183,7 +183,11 @@ REFUSALS: list[tuple[int, str, str]] = [
         "The location is not found",
         "check the project in vertex.toml, the region in vertex.toml, and the names in the job file",
     ),
-    (400, "job_spec.scheduling.timeout is too long", "fix the field in this message; `check` doesn't include this rule"),
+    (
+        400,
+        "job_spec.scheduling.timeout is too long",
+        "fix the field in this message; `check` doesn't include this rule",
+    ),
     (
         429,
         "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100",
@@ -387,7 +391,7 @@ def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
     vertex: Vertex, send: Callable[[], "subprocess.Popen[str]"]
 ) -> None:
     said, _ = send().communicate(timeout=120)
-    assert said.startswith(f"to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
+    assert said.startswith(f"sending to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
     follow = "follow it with: python -m vertex_launch logs 456 --follow\n"
     assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n{follow}")
 
@@ -493,7 +497,9 @@ def test_without_a_login_there_is_no_service(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
     with pytest.raises(DefaultCredentialsError):
         connect(SETTINGS)
-    match = r"missing.json was not found; fix the key file in GOOGLE_APPLICATION_CREDENTIALS, or unset this variable and"
+    match = (
+        r"missing.json was not found; fix the key file in GOOGLE_APPLICATION_CREDENTIALS, or unset this variable and"
+    )
     with pytest.raises(CloudError, match=match), google_errors(SETTINGS):
         connect(SETTINGS)
 

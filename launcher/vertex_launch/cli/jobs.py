@@ -147,7 +147,7 @@ class CancelOptions(CloudOptions):
                 if state(job) in ENDED:
                     console.print("the job has already ended; nothing was done")
                     return
-                if not (self.yes or confirmed("Stop it?")):
+                if not (self.yes or confirmed("Stop the job?")):
                     raise SystemExit(1)
             with interrupted(f"the job may or may not have been stopped; check with: {command(service, 'status', id)}"):
                 service.cancel(name)
