@@ -267,8 +267,8 @@ def test_a_bucket_that_is_not_there_is_told_with_the_command_that_makes_it(googl
     (error,) = look(load(tmp_path / "run.yaml"), googles).findings
     assert error.severity == "error"
     assert str(error) == (
-        "baseOutputDirectory.outputUriPrefix: the bucket no-such-bucket doesn't exist; create it: gcloud storage buckets create"
-        " gs://no-such-bucket --project=p --location=us-central1 --uniform-bucket-level-access"
+        "baseOutputDirectory.outputUriPrefix: the bucket no-such-bucket doesn't exist; create it: gcloud storage"
+        " buckets create gs://no-such-bucket --project=p --location=us-central1 --uniform-bucket-level-access"
     )
 
 
@@ -312,7 +312,7 @@ def test_two_jobs_never_write_one_folder(vertex: Service, tmp_path: Path) -> Non
     assert (code, "sent:" in out) == (1, False)
     id = name.rpartition("/")[2]
     assert re.search(
-        rf"shared\.yaml:1: error: base.*: job {id} \(first\) is (QUEUED|PENDING|RUNNING) and writes to this folder; wait",
+        rf"shared\.yaml:1: error: base.*: job {id} \(first\) is (QUEUED|PENDING|RUNNING) and writes to this folder",
         err,
     )
     assert f"stop it with python -m vertex_launch cancel {id}, or specify another folder" in err

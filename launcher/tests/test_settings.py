@@ -259,8 +259,8 @@ def test_what_a_command_needs_and_nobody_gave_is_asked_for_in_a_sentence_each() 
     with pytest.raises(FaultError) as caught:
         require(Settings(bucket="b"), "project", "region", "bucket")
     assert str(caught.value).splitlines() == [
-        'the project isn't set; add --project, set VERTEX_PROJECT, or write project = "..." in vertex.toml',
-        'the region isn't set; add --region, set VERTEX_REGION, or write region = "..." in vertex.toml',
+        'the project isn\'t set; add --project, set VERTEX_PROJECT, or write project = "..." in vertex.toml',
+        'the region isn\'t set; add --region, set VERTEX_REGION, or write region = "..." in vertex.toml',
     ]
 
 
