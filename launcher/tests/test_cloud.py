@@ -408,9 +408,9 @@ def test_a_time_is_one_of_a_clock_or_some_time_ago() -> None:
     assert earliest("90s", now) == now - timedelta(seconds=90)
     assert earliest("2d", now) == now - timedelta(days=2)
     assert earliest("2026-11-23T11:00:00+00:00", now) == now - timedelta(hours=1)
-    with pytest.raises(FaultError, match="--since 1000000000d: not a valid time"):
+    with pytest.raises(FaultError, match="--since 1000000000d isn't a valid time"):
         earliest("1000000000d", now)
-    with pytest.raises(FaultError, match="--since lunch: not a valid time; use 10m, 2h, 1d, or 2026-11-23T12:30"):
+    with pytest.raises(FaultError, match="--since lunch isn't a valid time; use 10m, 2h, 1d, or 2026-11-23T12:30"):
         earliest("lunch", now)
 
 
@@ -432,7 +432,7 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
     with pytest.raises(FaultError, match="did you mean twice"):
         jobs.find(cloud, "twcie")
     for gone in ("17", "customJobs/17", f"{PARENT}/customJobs/17"):
-        with pytest.raises(FaultError, match=f"there is no job {gone}; to list the jobs, run: python -m vertex"):
+        with pytest.raises(FaultError, match=f"the job {gone} doesn't exist; to list the jobs, run: python -m vertex"):
             jobs.find(cloud, gone)
     with pytest.raises(FaultError, match="is in europe-west4, not in us-central1; add --region europe-west4"):
         jobs.find(cloud, "projects/1/locations/europe-west4/customJobs/17")
@@ -617,7 +617,7 @@ def test_where_there_is_no_model_its_job_and_folder_are_named(vertex: Service, c
     name = vertex.create(custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://b/nothing"}))
     job = vertex.wait(name, "SUCCEEDED")
     id = name.rpartition("/")[2]
-    with pytest.raises(FaultError, match=f"gs://b/nothing/model/: there is no model; job {id} is SUCCEEDED"):
+    with pytest.raises(FaultError, match=f"gs://b/nothing/model/: the model doesn't exist; job {id} is SUCCEEDED"):
         [*fetch_model(job, cloud, tmp_path / "new")]
     assert not (tmp_path / "new").exists()
     with pytest.raises(FaultError, match=r"sets no output folder, so it has no model; set baseOutputDirectory\."):

@@ -159,4 +159,4 @@ def test_an_empty_variable_names_no_folder(project: Path, variable: str, folder:
     words = [sys.executable, "-m", "vertex_launch", "emulate", "kill", "job", "workerpool0-0"]
     environ = environment() | {"VERTEX_STATE_DIR": variable}
     said = subprocess.run(words, cwd=project, env=environ, capture_output=True, text=True, timeout=240)
-    assert said.stderr.startswith(f"{folder}: no local Vertex is running here; ")
+    assert said.stderr.startswith(f"{folder}: the local Vertex isn't running; ")

@@ -678,7 +678,7 @@ def test_jobs_stand_side_by_side(folder: Path) -> None:
     titles, *_ = shown.stdout.splitlines()
     assert titles.split() == names
     assert "recommended reducers" in shown.stdout
-    assert "one alone" in shown.stdout
+    assert "one machine" in shown.stdout
 
 
 def test_a_search_says_that_it_is_one(folder: Path) -> None:

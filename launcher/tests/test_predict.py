@@ -113,7 +113,7 @@ def test_with_serve_it_answers_until_it_is_stopped(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("exported",), "there is no request; specify a file with instances, or add --serve"),
+        (("exported",), "the request is missing; specify a file with instances, or add --serve"),
         (("absent", "sample.json"), "absent: the folder doesn't exist"),
         (("exported", "absent.json"), "absent.json"),
         (("exported", "container.py"), "container.py: is not valid JSON"),

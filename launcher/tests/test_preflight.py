@@ -112,7 +112,7 @@ def test_a_job_gets_the_image_that_its_tag_means_now(google: Google, service: Se
     used = [pool["containerSpec"]["imageUri"] for pool in sent["jobSpec"]["workerPoolSpecs"]]
     assert used == [f"{REPOSITORY}/trainer@{digest}"] * 2 + [REDUCER]
     assert sent["labels"]["image-digest"] == digest.removeprefix("sha256:")[:12]
-    assert f"  image    {NAME} is {digest[:19]} now, built from revision {REVISION}" in summary(job(), OURS, found)
+    assert f"  image    {NAME} is now {digest[:19]}, built from revision {REVISION}" in summary(job(), OURS, found)
     assert not [path for path in google.asked if "restricted" in path]  # which only jobs may read
 
 

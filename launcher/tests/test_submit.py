@@ -139,12 +139,12 @@ REFUSALS: list[tuple[int, str, str]] = [
     (
         403,
         "Vertex AI API has not been used in project 123 before or it is disabled.",
-        "enable it: gcloud services enable aiplatform.googleapis.com --project=demo",
+        "enable the API: gcloud services enable aiplatform.googleapis.com --project=demo",
     ),
     (
         403,
         "Cloud Logging API has not been used in project 123 before or it is disabled.",
-        "enable it: gcloud services enable logging.googleapis.com --project=demo",
+        "enable the API: gcloud services enable logging.googleapis.com --project=demo",
     ),
     (
         403,

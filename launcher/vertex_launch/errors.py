@@ -11,7 +11,7 @@ from typing import Literal
 
 FILE_LIMIT = 2**20  # bytes; the largest sensible job file has a few thousand
 SHOWN = 50  # maximum number of findings of one kind to show
-COUNTED = 1000  # maximum number of findings to look for; guessing a misspelled name takes a millisecond
+COUNTED = 1000  # maximum number of findings to look for; finding the intended name takes a millisecond
 
 EXTRAS = {"matplotlib": "plots", "optuna": "search", "tensorboard": "tensorboard"}  # library -> its extra
 
@@ -89,7 +89,7 @@ def listed(names: Sequence[str], last: str) -> str:
 
 
 def first(findings: Iterable[Finding]) -> Findings:
-    """Yield the first findings, and one finding that counts the others. A second call changes nothing."""
+    """Yield the first findings, and one finding that counts the others. Calling this function twice is safe."""
     iterator = iter(findings)
     yield from islice(iterator, SHOWN)
     surplus = [*islice(iterator, COUNTED - SHOWN)]

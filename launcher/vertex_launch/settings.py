@@ -39,7 +39,7 @@ VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Settings:
-    """The keys of vertex.toml ("" without a value), and the origin of each value from outside this file."""
+    """The keys of vertex.toml, and the origin of each value that isn't from this file. A key without a value is ""."""
 
     project: str = ""
     region: str = ""
@@ -53,7 +53,7 @@ class Settings:
     prices: Mapping[str, float] = field(default_factory=dict)  # machine or GPU type -> USD per hour, as billed
     machines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # type -> fields of catalog.Machine
     rules: Mapping[str, Any] = field(default_factory=dict)  # code -> severity, as vertex_launch/rules/house.py reads it
-    origins: Mapping[str, str] = field(default_factory=dict)  # key -> origin of its value, unless vertex.toml
+    origins: Mapping[str, str] = field(default_factory=dict)  # key -> origin of a value from outside vertex.toml
 
     @property
     def catalog(self) -> Catalog:
@@ -99,7 +99,7 @@ def require(settings: Settings, *keys: str) -> None:
 
 
 def for_local(settings: Settings) -> Settings:
-    """Return the settings for the local Vertex, with default project, region and bucket, and without house rules."""
+    """Return settings for the local Vertex: default project, region and bucket, without your organization's rules."""
     project, region, bucket = (getattr(settings, key) or name for key, name in LOCAL.items())
     return replace(settings, project=project, region=region, bucket=bucket, rules={})
 

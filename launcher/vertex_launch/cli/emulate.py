@@ -99,12 +99,12 @@ def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
 
 
 def disturb(state_dir: Path, action: Action, job: str, replica: str, seconds: float) -> None:
-    """Request that the local Vertex in `state_dir` disturbs a replica. Raises FaultError if the request fails."""
+    """Send an action on a replica to the local Vertex in `state_dir`. Raises FaultError if the request fails."""
     from vertex_launch.local.api.store import endpoint_of
 
     endpoint = endpoint_of(state_dir)
     if not endpoint:
-        raise FaultError(f"{state_dir}: no local Vertex is running here; start one with {program.NAME} emulate")
+        raise FaultError(f"{state_dir}: the local Vertex isn't running; start it with {program.NAME} emulate")
     body = json.dumps({"replica": replica, "seconds": seconds}).encode()
     url = f"{endpoint}/control/{quote(id_of(job), safe='')}/{action}"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")

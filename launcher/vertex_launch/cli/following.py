@@ -32,7 +32,7 @@ from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.untrusted.printable import printable
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
-UNSEEN, DETACHED = 5, 130  # the job continues, but the service doesn't show it, or the user left
+UNSEEN, DETACHED = 5, 130  # the job continues, but it can't be read, or the user stopped following it
 PLAIN = re.compile("[A-Za-z0-9 _-]*")  # a pattern that matches only its own text
 BETWEEN = re.compile(r"\.[*+?]?|[\^$]")  # wildcards and anchors that may separate two plain texts
 AGO = re.compile("([0-9]+)([smhd])")
@@ -100,7 +100,7 @@ def earliest(text: str, now: datetime) -> datetime | None:
             return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
         return datetime.fromisoformat(text).astimezone() if text else None
     except (ValueError, OverflowError):
-        raise FaultError(f"--since {text}: not a valid time; use 10m, 2h, 1d, or 2026-11-23T12:30") from None
+        raise FaultError(f"--since {text} isn't a valid time; use 10m, 2h, 1d, or 2026-11-23T12:30") from None
 
 
 def follow_to_end(
@@ -139,7 +139,7 @@ def follow_to_end(
 
 
 def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: Wanted) -> None:
-    """Print a line, and update the progress bar, which a tuning job doesn't have."""
+    """Print a line, and update the progress bar. A tuning job has no progress bar."""
     if wanted(line):
         print_line(line, job, screen.as_json)
     moves = not screen.disable and "studySpec" not in job and line.replica == CHIEF_REPLICA
@@ -148,7 +148,7 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: 
 
 
 def print_line(line: Line, job: Resource, as_json: bool) -> None:
-    """Print `12:03:04 [workerpool0-0] step 50/600`, plus the trial of a tuning job. With `as_json`, print an object."""
+    """Print a line such as `12:03:04 [workerpool0-0] step 50/600` with the trial, if any, or print a JSON object."""
     if as_json:
         origin = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
         print(json.dumps({"message": line.text, **line.fields, **origin}), flush=True)

@@ -47,7 +47,7 @@ NO_UV = "uv, which resolves the versions, isn't installed in this Python; instal
 
 DIST = Path("dist")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-# Leftovers of setuptools, which aren't packed, because setuptools would pack the files in an outdated file list.
+# Leftovers of setuptools aren't packed, because an outdated file list would add files to the package.
 LEFT = (DIST.name, "build", "*.egg-info", "__pycache__")
 
 

@@ -69,7 +69,7 @@ def warn_of_age(catalog: Catalog) -> None:
 
 @contextlib.contextmanager
 def interrupted(message: str) -> Iterator[None]:
-    """Exit with this message on Ctrl-C, even while a question waits for input."""
+    """Print this message and exit if the user presses Ctrl-C, even at a prompt."""
     try:
         yield
     except (KeyboardInterrupt, EOFError):

@@ -85,7 +85,7 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
     """Return the errors of contradictory options, each with a value that is true if the error is present."""
-    count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # the trainer
+    count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
     return {
@@ -122,7 +122,7 @@ def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: 
 
 def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, work: Workload | None) -> Compute | None:
     if wanted.step_seconds is not None:
-        return Compute(wanted.step_seconds, "measured: --step-seconds")
+        return Compute(wanted.step_seconds, "measured, from --step-seconds")
     if wanted.run and work:
         workload.require_gpus(wanted.run, state_dir().buckets, host.visible_gpus(os.environ))
         rate = workload.samples_per_second_per_gpu(wanted.run)

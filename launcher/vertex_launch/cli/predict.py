@@ -32,7 +32,7 @@ class PredictOptions:
 
     def act(self) -> None:
         if not (self.sample or self.serve):
-            raise FaultError("there is no request; specify a file with instances, or add --serve")
+            raise FaultError("the request is missing; specify a file with instances, or add --serve")
         if not self.model.is_dir():
             raise FaultError(f"{self.model}: the folder doesn't exist; download a model with the command `model`")
         request = request_of(self.sample) if self.sample else None
@@ -42,7 +42,7 @@ class PredictOptions:
                 code = 0 if self.serve else 130
                 if request:
                     if (length := len(json.dumps(request))) > prediction.LONGEST:
-                        complain(f"the request has {length} bytes, but public endpoints accept 1.5 MB", style="yellow")
+                        complain(f"the request has {length} bytes, but endpoints accept at most 1.5 MB", style="yellow")
                     each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
                     print(f'{{"predictions": [\n  {each}\n]}}')
                 if self.serve:
@@ -54,7 +54,7 @@ class PredictOptions:
 
 
 def program_of(command: str) -> tuple[str, ...]:
-    """Return the words of --command, or the project's own server. Raises FaultError if there is no server."""
+    """Return the words of --command, or the project's own server. Raises FaultError without either."""
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
@@ -65,7 +65,7 @@ def program_of(command: str) -> tuple[str, ...]:
 
 
 def request_of(path: Path) -> dict[str, Any]:
-    """Return the request in a file: {"instances": [...]} or only the list. Raises FaultError if there is none."""
+    """Return the request in a file: {"instances": [...]} or only the list. Raises FaultError if it isn't valid."""
     try:
         content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
         json.dumps(content, allow_nan=False)  # Python accepts NaN, but other programs don't

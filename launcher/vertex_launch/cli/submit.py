@@ -134,9 +134,9 @@ def question(offers: Sequence[Offer], wait: float | None) -> str:
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
-    """Send the jobs one by one until a job starts, and return its service and its name.
+    """Submit the jobs one by one until a job starts, and return the service and the name of that job.
 
-    There are never two jobs at the same time. If no job starts, exit. On Ctrl-C, the sent job continues.
+    Two jobs never exist at the same time. If none of the jobs starts, exit. On Ctrl-C, the submitted job continues.
     """
     for one in offers:
         if len(offers) > 1:

@@ -1,4 +1,4 @@
-"""Submitted jobs: selects a job by name or number, waits for its machines, and computes its cost."""
+"""Finds submitted jobs by name or number, checks whether they get machines, and computes their cost."""
 
 import contextlib
 import heapq
@@ -35,7 +35,7 @@ NAME = re.compile(rf"projects/[^/]+/locations/(?P<region>[^/]+)/({'|'.join(KINDS
 BRIEF = re.compile(rf"({'|'.join(KINDS)})/[0-9]+")
 JOB_FILES = (".json", ".yaml", ".yml")
 WAITING = ("", "QUEUED", "PENDING")
-CANCEL_SECONDS = 600.0  # within which a canceled job must end
+CANCEL_SECONDS = 600.0  # time within which a canceled job must end
 # The google.rpc.Code of a job if no machines are available, or if a quota is exhausted.
 NO_MACHINES = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE
 
@@ -67,7 +67,7 @@ def unfinished(service: Service) -> list[Resource]:
 
 
 def find(service: Service, word: str | None = None) -> Resource:
-    """Return the newest job that `word` selects, or the newest of all. Raises FaultError if there is no such job."""
+    """Return the newest job that `word` selects, or the newest of all. Raises FaultError without such a job."""
     if word is None:
         if jobs := newest(service, 1):
             return jobs[0]
@@ -92,15 +92,15 @@ def _meant(service: Service, word: str) -> list[Resource]:
         with contextlib.suppress(NotFound):
             return [service.get(name)]
     if names:
-        raise FaultError(f"{service.place}: there is no job {word}; to list the jobs, run: {program.NAME} jobs")
+        raise FaultError(f"{service.place}: the job {word} doesn't exist; to list the jobs, run: {program.NAME} jobs")
     recent = newest(service, NEAR)
     name = Path(word).stem if word.endswith(JOB_FILES) else word
     if named := [job for job in recent if job.get("displayName") == name]:
         return named
     meant = nearest(word, [str(job.get("displayName")) for job in recent])
     guess = f"did you mean {printable(meant)}? " if meant else ""
-    fault = f'is no job "{printable(word)}" among the newest {NEAR}'
-    raise FaultError(f"{service.place}: there {fault}; {guess}to list the jobs, run: {program.NAME} jobs")
+    fault = f'none of the newest {NEAR} jobs is named "{printable(word)}"'
+    raise FaultError(f"{service.place}: {fault}; {guess}to list the jobs, run: {program.NAME} jobs")
 
 
 def _resource_names(service: Service, word: str) -> list[str]:
@@ -130,7 +130,7 @@ def found_no_machines(job: Resource) -> bool:
 def withdraw(service: Service, name: str) -> Resource:
     """Cancel a job, and return it after it has ended.
 
-    Raises FaultError if the job doesn't end, because a replacement would run at the same time.
+    Raises FaultError if the job doesn't end, because another job would then run at the same time.
     """
     with contextlib.suppress(FailedPrecondition):  # the job has just ended by itself
         service.cancel(name)

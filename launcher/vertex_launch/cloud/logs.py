@@ -34,7 +34,7 @@ class Line:
 
     id: str
     time: datetime
-    job: str  # the number of its custom job; if several trials share a tuning job, the tuning job's number
+    job: str  # the number of its custom job; in a tuning job with parallel trials, of the tuning job
     trial: str  # of a tuning job; "" if the line doesn't specify one
     replica: str  # such as workerpool0-0
     severity: str

@@ -18,7 +18,7 @@ EVENTS = ".tfevents."  # part of the name of each file with curves
 
 
 def model_address(job: Resource) -> str:
-    """Return the URI of the model of a job, or of a tuning job's best trial. Raises FaultError if there is none.
+    """Return the URI of the model of a job, or of a tuning job's best trial. Raises FaultError without a best trial.
 
     Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
     """
@@ -27,7 +27,7 @@ def model_address(job: Resource) -> str:
         return f"{output}/model/"
     best = next((trial["id"] for trial in trials(job) if trial["best"]), "")
     if not best:
-        raise FaultError(f"{job['name']}: no trial has reported its metric yet, so there is no best trial")
+        raise FaultError(f"{job['name']}: no trial has reported its metric yet, so the best trial isn't known")
     return f"{output}/{best}/model/"
 
 
@@ -35,7 +35,7 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
     """Copy a job's model into a new folder, and yield the name and the size in bytes of each copied file.
 
     The folder appears only when the copy is complete. The checksum of each file is compared with the bucket's.
-    Raises FaultError if there is no model or the folder exists, and OSError if the folder can't be written.
+    Raises FaultError if the model is missing or the folder exists, and OSError if the folder can't be written.
     """
     if target.exists():
         raise FaultError(f"{target}: already exists; remove it, or specify another folder with --to")
@@ -44,7 +44,7 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
     address = model_address(job)
     blobs = [*_blobs(address, service)]
     if not blobs:
-        raise FaultError(f"{address}: there is no model; job {id_of(job['name'])} is {state(job)}, see its status")
+        raise FaultError(f"{address}: the model doesn't exist; job {id_of(job['name'])} is {state(job)}, see status")
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # left by an interrupted copy
     for name, blob in blobs:

@@ -95,7 +95,7 @@ def _right(text: str, settings: Settings) -> str:
     if DISABLED.search(text):
         logs = "logging" if "Logging API" in text else "aiplatform"
         api = named[1] if (named := API.search(text)) else logs
-        return f"enable it: gcloud services enable {api}.googleapis.com --project={project}"
+        return f"enable the API: gcloud services enable {api}.googleapis.com --project={project}"
     if account := ACT_AS.search(text):
         who = f"gcloud iam service-accounts add-iam-policy-binding {account[1]}"
         return f"grant yourself access to that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"

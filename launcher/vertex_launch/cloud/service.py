@@ -35,8 +35,8 @@ class NoAnswerError(Exception):
 class Service:
     """One region of one project.
 
-    Each method raises google.api_core.exceptions.GoogleAPICallError if the service rejects the request, NoAnswerError
-    if there is no usable response, and google.auth.exceptions.GoogleAuthError if the credentials aren't valid.
+    A method raises google.api_core.exceptions.GoogleAPICallError if the service rejects the request, NoAnswerError
+    without a usable response, and google.auth.exceptions.GoogleAuthError if the credentials aren't valid.
     """
 
     settings: Settings  # with a project and a region
@@ -150,7 +150,7 @@ def _no_answer(address: str, error: BaseException) -> NoAnswerError:
 def connect(settings: Settings, endpoint: str = "") -> Service:
     """Return the service of these settings' region, or the local service at `endpoint`, such as http://127.0.0.1:8911.
 
-    The local service needs no credentials. Raises DefaultCredentialsError if there are none for Google Cloud.
+    The local service needs no credentials. Raises DefaultCredentialsError if Google Cloud credentials are missing.
     """
     if not endpoint:
         credentials, _ = google.auth.default(scopes=[SCOPE])

@@ -124,7 +124,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
 
 
 def whereabouts(request: Request, service: Service, more: Callable[[str], str]) -> str:
-    """Return the outcome of a request whose response was lost, and `more` about the created job."""
+    """Return the outcome of a request whose response was lost. If it created a job, add the text from `more`."""
     where = f"--project={service.settings.project} --region={service.settings.region}"
     listing = f"gcloud ai {NAMES[request.collection][0]} list {where} --filter=labels.{request.label}"
     look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else listing}"
@@ -157,7 +157,7 @@ def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> 
 
 def _image_line(image: Image) -> str:
     built = f", built from revision {image.revision}" if image.revision else ""
-    return f"  image    {image.name} is {image.digest[:19]} now{built}"
+    return f"  image    {image.name} is now {image.digest[:19]}{built}"
 
 
 def price(job: Job | TuningJob, settings: Settings) -> str:

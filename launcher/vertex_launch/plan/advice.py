@@ -51,7 +51,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A decision for or against reducers. `pays` is None if it depends on unknown figures."""
+    """A decision for or against reducers. If the decision depends on unknown figures, `pays` is None."""
 
     pays: bool | None
     text: str
@@ -85,10 +85,9 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
         yield "FLEX_START requires the same machine type in every pool, so the reducers can't use CPU machines"
     if all_reduce.gpudirect:
         yield (
-            f"the GPUs of an {training.pools[0].machine_type} have their own network with"
-            f" {machines.fabric_gbps:g} Gbps. With GPUDirect's NCCL plug-in in the image, a ring takes"
-            f" {seconds(all_reduce.gpudirect.seconds)} on this network, but reducers would take"
-            f" {seconds(all_reduce.reducers.seconds)}. NCCL loads only one plug-in, GPUDirect's or the reducers'"
+            f"the GPUs of an {training.pools[0].machine_type} have their own {machines.fabric_gbps:g} Gbps network."
+            f" A ring takes {seconds(all_reduce.gpudirect.seconds)} with GPUDirect's plug-in, but reducers take"
+            f" {seconds(all_reduce.reducers.seconds)}. NCCL loads only one of the two plug-ins"
         )
     for row in training.pools:
         if reason := reducers.bypassed(row.machine_type, row.gpus):
@@ -97,7 +96,7 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
         yield f"according to the local image, {training.image_says}"
     if machines.members <= 2:
         once = f"the gradients ({size(training.gradient_bytes)}) only once"
-        yield f"in a ring of two GPUs, each machine already sends {once}, and reducers can't reduce that"
+        yield f"in a ring of two GPUs, each machine already sends {once}, so reducers can't save traffic"
 
 
 def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Iterator[str]:
@@ -106,14 +105,13 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
     if reduced > ring:
         yield (
             f"{sizing} aren't enough: the all-reduce takes {seconds(reduced)} with them and {wire} with a ring."
-            f" At least {sizing.break_even:.1f} reducers are as fast as a ring"
+            f" With {sizing.break_even:.1f} or more reducers, the all-reduce is as fast as a ring"
         )
     hops = 2 * (members - 1)
     if ring <= hops * HOP:  # the time of the hops, however little is sent
         yield (
-            f"the gradients are too small: the network transfers {gradients} in {wire}, but the"
-            f" {hops} hops of a ring of {members} take about {seconds(hops * HOP)}. Latency dominates the all-reduce,"
-            " so the bandwidth that reducers save doesn't matter"
+            f"the gradients are too small: the network transfers {gradients} in {wire}, but {hops} hops of a ring of"
+            f" {members} take about {seconds(hops * HOP)}, and reducers save bandwidth, not latency"
         )
     if compute is None:
         return
@@ -152,7 +150,7 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
 
 
 def _condition(limit: float | None, least: float, ring: float) -> str:
-    hidden = f"Above {seconds(ring / OVERLAP)}, computing hides the ring, and reducers change nothing."
+    hidden = f"If computing takes more than {seconds(ring / OVERLAP)}, it hides the ring, and reducers change nothing."
     if limit is None:
         return hidden
     pays = f"pay for themselves if computing a step takes more than {seconds(least)} and less than {seconds(limit)}"

@@ -69,7 +69,7 @@ def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
 def break_even_reducers(machines: Machines, reducer_gbps: float) -> float:
     """Return the number of reducers that is as fast as a ring of all GPUs; infinite for a single machine.
 
-    Derived from M x S / (R x r) = 2 (N - 1) / N x S / w. No number of reducers is faster than a ring of two GPUs.
+    Derived from M x S / (R x r) = 2 (N - 1) / N x S / w. A ring of two GPUs is as fast as any number of reducers.
     """
     if machines.count < 2:
         return math.inf

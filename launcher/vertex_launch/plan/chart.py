@@ -61,6 +61,6 @@ def _label(ax: Axes, label: str) -> None:
     ax.set_xscale("log", base=2)
     ax.set_xticks(COUNTS[::2])
     ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
-    ax.set_xlabel("machines that train")
+    ax.set_xlabel("training machines")
     ax.set_ylabel(label)
     ax.grid(color="0.9")

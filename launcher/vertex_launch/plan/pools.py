@@ -36,7 +36,7 @@ class Row:
 
     @property
     def usd(self) -> float | None:
-        """USD per hour of the pool."""
+        """The price of the pool in USD per hour."""
         return self.count * self.price.usd if self.price else None
 
 

@@ -93,8 +93,8 @@ def break_even_compute(ring: float, reduced: float, machines_usd: float, reducer
     """Return the compute seconds per step up to which reducers pay for themselves; 0 if they never do.
 
     Let w and r be the USD per hour of the machines that train and of the reducers. The result is the time t at which a
-    step costs the same with and without reducers: w x step(t, ring) = (w + r) x step(t, reduced). Above t, the
-    all-reduce is hidden, or is too small. Both sides are linear in t with one bend each, which gives two cases.
+    step costs the same with and without reducers: w x step(t, ring) = (w + r) x step(t, reduced). Above t, computing
+    hides the all-reduce or dominates the step. Both sides are linear in t with one bend each, which gives two cases.
     """
     if machines_usd * ring <= (machines_usd + reducers_usd) * reduced:
         return 0.0
@@ -108,6 +108,6 @@ def break_even_compute(ring: float, reduced: float, machines_usd: float, reducer
 
 
 def usd_per_saved_hour(compute: float, both: AllReduceOptions, machines_usd: float, reducers_usd: float) -> float:
-    """Return the USD per hour of training that reducers save; negative if the job also gets cheaper."""
+    """Return the USD for each saved hour of training; negative if the job also gets cheaper."""
     ring, reduced = step_seconds(compute, both.ring.seconds), step_seconds(compute, both.reducers.seconds)
     return ((machines_usd + reducers_usd) * reduced - machines_usd * ring) / (ring - reduced)

@@ -22,7 +22,7 @@ from vertex_launch.plan.reducers import step_seconds
 UNKNOWN, MISSING = "?", "Memory and time aren't known"
 NEEDED = ("machines", "GPUs", "per hour")  # rows of a comparison that are known even for Needs
 PAYS = {True: "yes", False: "no", None: "it depends"}
-NUMBERS = ("Gbps", "in all", "$/h", "a machine sends", "takes", "a step takes")  # columns
+NUMBERS = ("Gbps", "total", "$/h", "a machine sends", "takes", "a step takes")  # columns
 PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 
@@ -56,7 +56,7 @@ def comparison(plans: Sequence[Needs], console: Console) -> RenderableType:
 
 
 def _machines_table(plan: Needs) -> Table:
-    table = _table("pool", "machines", "GPUs of each", "Gbps", "in all", "$/h")
+    table = _table("pool", "machines", "GPUs of each", "Gbps", "total", "$/h")
     for row in plan.rows:
         gpus = f"{row.gpus} x {row.accelerator}" if row.gpus else "-"
         speed = (UNKNOWN, UNKNOWN) if row.gbps is None else (f"{row.gbps:g}", f"{row.count * row.gbps:,g}")
@@ -83,12 +83,12 @@ def _persistent(plan: Needs) -> str:
     if plan.persistent:
         return f"The machines belong to persistent resource {plan.persistent}, which is billed while it exists."
     wait = "With a persistent resource, jobs don't wait for machines, but idle machines cost the same"
-    return f"{wait}. It pays off if it is idle between two jobs for less time than the wait for machines."
+    return f"{wait}. It pays off if its idle time between two jobs is shorter than the wait for machines."
 
 
 def _quotas(plan: Needs) -> Iterator[str]:
     for quota in plan.quotas:
-        yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: metric not known, see the Google Cloud console'}"
+        yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: unknown metric, see the Google Cloud console'}"
     yield f"To see the project's quota in each region:\n  {plan.quota_command}"
 
 
@@ -108,10 +108,10 @@ def _step(plan: Plan) -> Iterator[str]:
             why = "Kernel launches, not computing, dominate such a short step, so this estimate isn't used"
             yield f"{why}. Measure a step and set --step-seconds."
     if plan.memory:
-        fits = "it fits" if plan.memory.fits else f"it doesn't fit; {plan.remedy}"
+        fits = "the job fits" if plan.memory.fits else f"the job doesn't fit; {plan.remedy}"
         sizes = [f"{name}{', about' * (name == 'activations')} {size(getattr(plan.memory, name))}" for name in PARTS]
         parts = ", ".join((*sizes, f"reserved {size(RESERVED)}"))
-        yield f"A GPU needs {size(plan.memory.total)} of its {size(plan.memory.card)}: {fits}. ({parts})"
+        yield f"Each GPU needs {size(plan.memory.total)} of its {size(plan.memory.card)}: {fits}. ({parts})"
 
 
 def _all_reduce_table(plan: Plan) -> Table:
@@ -142,7 +142,7 @@ def about_the_speed(plan: Plan) -> Iterator[str]:
     if (speed := plan.over_one) is None:
         return
     rate = COMPARED["samples per second"](plan)
-    rates = f"train at most {rate} samples/s, and one {plan.alone:,.0f}" if plan.alone else "compared with one machine"
+    rates = f"train {rate} samples/s, and one machine {plan.alone:,.0f}" if plan.alone else "compared with one machine"
     verdict = "they are slower than one machine" if speed < SAME else "they aren't faster than one machine"
     if speed >= 1 / SAME:
         verdict = f"{speed:.2g} times the speed"
@@ -178,13 +178,13 @@ COMPARED: dict[str, Callable[[Any], str]] = {
     ),
     "GPUs": lambda plan: str(plan.at_once * sum(row.count * row.gpus for row in training(plan.rows))),
     "per hour": lambda plan: usd(plan.price.usd) if plan.price else UNKNOWN,
-    "memory of a GPU": _memory,
+    "GPU memory": _memory,
     "computing": lambda plan: seconds(plan.known_compute) if plan.known_compute else UNKNOWN,
     "all-reduce": lambda plan: seconds(plan.all_reduce.seconds),
     "step": lambda plan: _step_time(plan, plan.all_reduce),
     "samples per second": lambda plan: f"{plan.here.samples_per_second:,.0f}" if plan.here else UNKNOWN,
-    "one alone": lambda plan: f"{plan.alone:,.0f}" if plan.alone else UNKNOWN,
-    "a million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
+    "one machine": lambda plan: f"{plan.alone:,.0f}" if plan.alone else UNKNOWN,
+    "per million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
     "reducers in the file": lambda plan: (
         f"{plan.present.sizing}: {PAYS[plan.present.verdict.pays]}" if plan.present else "-"
     ),

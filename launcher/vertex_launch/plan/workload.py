@@ -62,7 +62,7 @@ def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: Stat
 
 
 def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
-    """Raise FaultError if `folder` contains a local run and this machine has no GPU."""
+    """Raise FaultError if `folder` contains a local run and this machine doesn't have a GPU."""
     resolved = folder.resolve()
     if not gpus and (resolved.is_relative_to(buckets.resolve()) or resolved.is_relative_to(OUTPUT.resolve())):
         cure = "copy the output of a cloud run from its bucket to another folder, or use --step-seconds"

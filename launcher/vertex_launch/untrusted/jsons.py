@@ -26,4 +26,4 @@ def shallow(read: Callable[[], Any]) -> Any:
     except RecursionError:
         pass
     fault = f"has more than {DEEPEST} nested levels"
-    raise FaultError(Finding("", fault, "use fewer levels; no job needs more than ten"))
+    raise FaultError(Finding("", fault, "use fewer levels (no job needs more than ten)"))
