@@ -666,7 +666,7 @@ CASES = [
         "reducer-bypassed",
         both({"machineType": "a2-megagpu-16g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}, 7),
         both(A100, 7),
-        ("with at most 8 GPUs, and an a2-megagpu-16g has 16: $", "such as a2-highgpu-8g"),
+        ("with at most 8 GPUs, but an a2-megagpu-16g has 16: $", "such as a2-highgpu-8g"),
     ),
     Case(
         "reducer-plugin",

@@ -99,7 +99,7 @@ def test_with_serve_it_answers_until_it_is_stopped(folder: Path) -> None:
     process = start(folder, ("exported", "--serve"), "well")
     assert process.stderr is not None
     with deadline():
-        line = next(line for line in process.stderr if line.startswith("ask it with: "))
+        line = next(line for line in process.stderr if line.startswith("send a request with: "))
     address = line.split()[-1]
     request = urllib.request.Request(address, b'{"instances": [5]}')
     with urllib.request.urlopen(request, timeout=DEADLINE) as answer:

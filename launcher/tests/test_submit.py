@@ -210,10 +210,10 @@ def test_a_refusal_is_one_sentence_with_a_cure(vertex: Vertex, code: int, messag
 
 def test_where_a_flag_or_a_variable_named_it_the_cure_says_so() -> None:
     ours = replace(SETTINGS, origins={"project": "VERTEX_PROJECT", "region": "--region"})
-    match = "look at the project in VERTEX_PROJECT, the region in --region, and the names in the job file"
+    match = "check the project in VERTEX_PROJECT, the region in --region, and the names in the job file"
     with pytest.raises(CloudError, match=match), google_errors(ours):
         raise NotFound("no")
-    with pytest.raises(CloudError, match="look at the project in VERTEX_PROJECT;"), google_errors(ours):
+    with pytest.raises(CloudError, match="check the project in VERTEX_PROJECT;"), google_errors(ours):
         raise Forbidden("Permission denied on resource project my-project.")
 
 
@@ -427,7 +427,7 @@ def test_an_endpoint_of_this_machine_is_local(endpoint: str) -> None:
     ],
 )
 def test_any_other_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(FaultError, match="is not an http"):
+    with pytest.raises(FaultError, match="is not an HTTP"):
         require_local(endpoint)
 
 
@@ -529,7 +529,7 @@ def test_the_summary_of_a_tuning_job_shows_what_is_searched_and_what_a_trial_cos
         "           size: tiny, small",
     ]
     assert lines[6:-2] == summary(JOB, SETTINGS).splitlines()[1:-2]
-    assert lines[-2] == "  limits   SPOT, at most 1 h 30 min a trial"
+    assert lines[-2] == "  limits   SPOT, at most 1 h 30 min per trial"
 
 
 def test_a_search_costs_all_trials_at_most_and_those_at_once_per_hour() -> None:

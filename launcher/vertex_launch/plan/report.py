@@ -185,7 +185,7 @@ COMPARED: dict[str, Callable[[Any], str]] = {
     "samples per second": lambda plan: f"{plan.here.samples_per_second:,.0f}" if plan.here else UNKNOWN,
     "one machine": lambda plan: f"{plan.alone:,.0f}" if plan.alone else UNKNOWN,
     "per million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
-    "reducers in the file": lambda plan: (
+    "its reducers pay off": lambda plan: (
         f"{plan.present.sizing}: {PAYS[plan.present.verdict.pays]}" if plan.present else "-"
     ),
     "recommended reducers": lambda plan: f"{plan.advised.sizing}: {PAYS[plan.advised.verdict.pays]}",
