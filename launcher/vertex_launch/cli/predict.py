@@ -54,7 +54,7 @@ class PredictOptions:
 
 
 def program_of(command: str) -> tuple[str, ...]:
-    """Return the words of --command, or the project's own server. Raises FaultError without either."""
+    """Return the words of --command, or the project's own server. Raises FaultError if both are missing."""
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:

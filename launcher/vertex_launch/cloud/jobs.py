@@ -67,7 +67,7 @@ def unfinished(service: Service) -> list[Resource]:
 
 
 def find(service: Service, word: str | None = None) -> Resource:
-    """Return the newest job that `word` selects, or the newest of all. Raises FaultError without such a job."""
+    """Return the newest job that `word` selects, or the newest of all. Raises FaultError if no job matches."""
     if word is None:
         if jobs := newest(service, 1):
             return jobs[0]

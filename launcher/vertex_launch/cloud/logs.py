@@ -1,4 +1,4 @@
-"""Reads the lines that a job's replicas print from Cloud Logging, and follows a job to its end."""
+"""Reads the log lines of a job's replicas from Cloud Logging, and follows a job to its end."""
 
 import json
 import re

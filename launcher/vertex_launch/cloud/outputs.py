@@ -18,7 +18,7 @@ EVENTS = ".tfevents."  # part of the name of each file with curves
 
 
 def model_address(job: Resource) -> str:
-    """Return the URI of the model of a job, or of a tuning job's best trial. Raises FaultError without a best trial.
+    """Return the URI of the model of a job, or of a tuning job's best trial. Raises FaultError if no trial is best.
 
     Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
     """

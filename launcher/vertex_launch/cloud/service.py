@@ -36,7 +36,7 @@ class Service:
     """One region of one project.
 
     A method raises google.api_core.exceptions.GoogleAPICallError if the service rejects the request, NoAnswerError
-    without a usable response, and google.auth.exceptions.GoogleAuthError if the credentials aren't valid.
+    if the response isn't usable, and google.auth.exceptions.GoogleAuthError if the credentials aren't valid.
     """
 
     settings: Settings  # with a project and a region

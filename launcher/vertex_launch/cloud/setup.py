@@ -1,6 +1,6 @@
 """Sets up a project before its first job: resources in Google Cloud, and new settings in the project's files.
 
-A step has two gcloud commands: one looks for a resource, and one creates it. All roles have least-privilege
+A step has two gcloud commands: one looks for a resource, and one creates it. The roles grant least-privilege
 permissions. Sources: Vertex AI, "Use a custom service account"; Artifact Registry, "Configure cleanup policies".
 """
 
@@ -194,7 +194,7 @@ def ask(*line: str) -> str:
 
 
 def gcloud(otherwise: str = "") -> str:
-    """Return the path of gcloud. Raises FaultError, with `otherwise` at its end, if gcloud isn't installed."""
+    """Return the path of gcloud. If gcloud isn't installed, raise FaultError with `otherwise` at the end."""
     if program := shutil.which("gcloud"):
         return program
     raise FaultError(f"gcloud isn't installed; install it: https://cloud.google.com/sdk/docs/install{otherwise}")
@@ -217,7 +217,7 @@ def _gcloud(*line: str) -> tuple[int, str, str]:
 
 
 def renamed(old: Settings, new: Settings) -> Settings:
-    """Return the new settings. An image and an account of the old project change to the new project."""
+    """Return the new settings. In the image and the account, replace the old project with the new project."""
     before, after = (f"{version.region}-docker.pkg.dev/{version.project.replace(':', '/')}/" for version in (old, new))
     image, account = new.image, new.service_account
     if old.project and image.startswith(before):
@@ -258,7 +258,7 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
 
 
 def _job(text: str, old: Settings, new: Settings) -> str:
-    """Replace the image and bucket of a job file; a longer name that only starts with the old name stays."""
+    """Replace the image and the bucket in a job file. Longer names that start with the old name stay unchanged."""
     if old.image:
         text = re.sub(rf"{re.escape(old.image)}(?![\w.])", lambda _: new.image, text)
     if old.bucket:

@@ -1,6 +1,6 @@
 """Computes the bytes and seconds that one all-reduce of the gradients takes on the network between machines.
 
-For S bytes of gradients and M machines with G GPUs each (N = M x G), there are three ways:
+S bytes of gradients on M machines with G GPUs each (N = M x G) can be all-reduced in three ways:
 
 * flat ring: one ring through every GPU, NCCL's default. A machine sends 2 (N - 1) / N x S, the traffic on each link
   of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
@@ -9,7 +9,7 @@ For S bytes of gradients and M machines with G GPUs each (N = M x G), there are 
   sends M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in launcher/docs/planner.md.
 
 Seconds are the time that the slowest network card is busy. They are a lower bound without latency, without traffic
-among the GPUs of a machine, and without the additions. Network cards send and receive at the same time.
+among the GPUs of a machine, and without the time for additions. Network cards send and receive at the same time.
 """
 
 import math
@@ -69,7 +69,7 @@ def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
 def break_even_reducers(machines: Machines, reducer_gbps: float) -> float:
     """Return the number of reducers that is as fast as a ring of all GPUs; infinite for a single machine.
 
-    Derived from M x S / (R x r) = 2 (N - 1) / N x S / w. A ring of two GPUs is as fast as any number of reducers.
+    Derived from M x S / (R x r) = 2 (N - 1) / N x S / w. With two GPUs, reducers are never faster than the ring.
     """
     if machines.count < 2:
         return math.inf
