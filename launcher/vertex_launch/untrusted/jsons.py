@@ -25,5 +25,5 @@ def shallow(read: Callable[[], Any]) -> Any:
             level = [inner for node in level for inner in (node.values() if isinstance(node, dict) else node)]
     except RecursionError:
         pass
-    fault = f"has more than {DEEPEST} nested levels"
+    fault = f"is nested too deeply, with more than {DEEPEST} levels"
     raise FaultError(Finding("", fault, "use fewer levels (no job needs more than ten)"))
