@@ -189,8 +189,8 @@ def test_a_quota_below_the_need_is_told(google: Google, service: Service) -> Non
     google.put(QUOTAS, infos("4"))
     (warning,) = told(look(job(), service))
     assert warning == (
-        "warning: workerPoolSpecs: the job needs 8 of aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus in"
-        " us-central1, but the quota is 4; use another region or a smaller job, or request more: gcloud beta quotas"
+        "warning: workerPoolSpecs: the job needs 8 of aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus"
+        " in us-central1, but the quota is 4; use another region or a smaller job, or request more: gcloud beta quotas"
         " preferences create --service=aiplatform.googleapis.com --project=p --quota-id="
         '"$(gcloud beta quotas info list --service=aiplatform.googleapis.com --project=p'
         " --filter=metric=aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus --format='value(quotaId)')\""
