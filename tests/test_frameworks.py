@@ -175,7 +175,7 @@ class OfTheTemplate(Framework):
     def test_a_job_in_googles_image_runs_with_the_package_that_was_packed(self, project: Path) -> None:
         packed = run(project, sys.executable, "-m", "nox", "--session", "package")
         print(packed.stdout)
-        assert "send it: gcloud storage cp dist/" in packed.stdout
+        assert "upload it: gcloud storage cp dist/" in packed.stdout
         shown = trained(project, "prebuilt", "--", "--steps", "10", "--warmup", "2")
         assert "the end of its availability was" in shown
         assert "Job succeeded" in shown

@@ -660,13 +660,13 @@ CASES = [
         "reducer-bypassed",
         both({"machineType": "a3-highgpu-4g", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 4}, 7),
         both(A100, 7),
-        ("workerPoolSpecs[2]", "an a3-highgpu-4g brings a network plug-in of its own", "remove pool 2"),
+        ("workerPoolSpecs[2]", "an a3-highgpu-4g has its own network plug-in", "remove pool 2"),
     ),
     Case(
         "reducer-bypassed",
         both({"machineType": "a2-megagpu-16g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 16}, 7),
         both(A100, 7),
-        ("with at most 8 GPUs, and an a2-megagpu-16g has 16: $", "such as a2-highgpu-8g"),
+        ("with at most 8 GPUs, but an a2-megagpu-16g has 16: $", "such as a2-highgpu-8g"),
     ),
     Case(
         "reducer-plugin",

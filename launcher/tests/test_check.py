@@ -56,8 +56,8 @@ def test_what_is_no_job_is_a_finding_with_a_line_too(folder: Path) -> None:
         'form.yaml:3: error: workerPoolSpecs[0]: unknown key "machinSpec"; did you mean machineSpec? (form)'
     )
     assert second.startswith("text.yaml:3: error: ")
-    assert third == "none.yaml: error: there is no such file; check its name and the folder you are in (form)"
-    assert last == "the rules were not applied to form.yaml, text.yaml, none.yaml; mend the form first"
+    assert third == "none.yaml: error: there is no such file; check its name and the current folder (form)"
+    assert last == "the rules weren't applied to form.yaml, text.yaml, none.yaml; fix the format first"
 
 
 def test_warnings_fail_only_where_they_are_asked_to(folder: Path) -> None:
@@ -139,7 +139,7 @@ def test_all_rules_are_listed_where_no_code_is_given(tmp_path: Path) -> None:
 def test_nothing_to_check_is_said(folder: Path) -> None:
     done = check(folder)
     assert done.returncode == 1
-    assert "no job file is named" in done.stderr
+    assert "no job file was given" in done.stderr
 
 
 @pytest.mark.parametrize(("days", "said"), [(180, False), (181, True)])

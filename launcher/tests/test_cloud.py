@@ -198,7 +198,7 @@ def test_ctrl_c_leaves_the_job_and_says_how_to_come_back(vertex: Service, tmp_pa
     _, err = follower.communicate(timeout=DEADLINE)
     id = name.rpartition("/")[2]
     assert follower.returncode == 130
-    assert f"the job goes on; come back to it with: python -m vertex_launch logs {id} --follow\n" in err
+    assert f"the job continues; follow it with: python -m vertex_launch logs {id} --follow\n" in err
     assert f"stop it with: python -m vertex_launch cancel {id}\n{vertex.endpoint}/#{id}\n" in err
     assert "Traceback" not in err
     assert vertex.get(name)["state"] == "JOB_STATE_RUNNING"
@@ -206,7 +206,7 @@ def test_ctrl_c_leaves_the_job_and_says_how_to_come_back(vertex: Service, tmp_pa
     assert "asked to stop" in said(vertex, "cancel", id, "--yes")[1]
     out, _ = again.communicate(timeout=DEADLINE)
     assert (again.returncode, " CANCELLED" in out) == (3, True)
-    assert "it has ended already" in said(vertex, "cancel", id)[1]
+    assert "the job has already ended" in said(vertex, "cancel", id)[1]
 
 
 def test_a_job_that_expires_ends_what_follows_it(vertex: Service, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_before_it_is_sent_a_job_is_told_what_its_folder_holds(vertex: Service, 
     (run / "model/model.pt2").touch()
     (warning,) = found("b/looked").findings
     assert (warning.severity, warning.line) == ("warning", 1)
-    assert "an earlier run has exported its model there" in warning.fault
+    assert "an earlier run exported its model to this folder" in warning.fault
     assert found("no-such-bucket/looked") == Preflight("empty")
     (vertex.state_dir / "gcs/b/run[1]/checkpoints/step-000000200").mkdir(parents=True)
     (vertex.state_dir / "gcs/b/run[1]/checkpoints/step-000000200/committed.json").touch()
@@ -267,8 +267,8 @@ def test_a_bucket_that_is_not_there_is_told_with_the_command_that_makes_it(googl
     (error,) = look(load(tmp_path / "run.yaml"), googles).findings
     assert error.severity == "error"
     assert str(error) == (
-        "baseOutputDirectory.outputUriPrefix: there is no bucket no-such-bucket; make it: gcloud storage buckets create"
-        " gs://no-such-bucket --project=p --location=us-central1 --uniform-bucket-level-access"
+        "baseOutputDirectory.outputUriPrefix: the bucket no-such-bucket doesn't exist; create it: gcloud storage"
+        " buckets create gs://no-such-bucket --project=p --location=us-central1 --uniform-bucket-level-access"
     )
 
 
@@ -281,7 +281,7 @@ def test_a_search_is_not_sent_to_a_folder_that_holds_trials(vertex: Service, clo
     (error,) = look(load(tmp_path / "search.yaml"), cloud).findings
     assert error.severity == "error"
     assert str(error).startswith(
-        "trialJobSpec.baseOutputDirectory.outputUriPrefix: it is not empty, and a trial resumes"
+        "trialJobSpec.baseOutputDirectory.outputUriPrefix: the folder isn't empty, so a trial would resume"
     )
 
 
@@ -312,9 +312,10 @@ def test_two_jobs_never_write_one_folder(vertex: Service, tmp_path: Path) -> Non
     assert (code, "sent:" in out) == (1, False)
     id = name.rpartition("/")[2]
     assert re.search(
-        rf"shared\.yaml:1: error: base.*: job {id} \(first\) is (QUEUED|PENDING|RUNNING) and writes there; wait", err
+        rf"shared\.yaml:1: error: base.*: job {id} \(first\) is (QUEUED|PENDING|RUNNING) and writes to this folder",
+        err,
     )
-    assert f"stop it with python -m vertex_launch cancel {id}, or name another folder" in err
+    assert f"stop it with python -m vertex_launch cancel {id}, or specify another folder" in err
     (tmp_path / "go").touch()
     vertex.wait(name, "SUCCEEDED")
     assert said(vertex, "submit", "shared.yaml", "--yes")[0] == 0
@@ -395,7 +396,7 @@ def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> No
         name.rpartition("/")[2],
     )
     nothing = said(vertex, "logs", "asked", "--grep", "no such line")
-    assert nothing == (0, "", "no such line is in the log\n")
+    assert nothing == (0, "", "the log has no such line\n")
     code, _, err = said(vertex, "logs", "asked", "--replica", "workerpool1-7")
     assert code == 1
     assert err.startswith("--replica workerpool1-7: the job has no such replica; did you mean workerpool1-0?")
@@ -407,14 +408,14 @@ def test_a_time_is_one_of_a_clock_or_some_time_ago() -> None:
     assert earliest("90s", now) == now - timedelta(seconds=90)
     assert earliest("2d", now) == now - timedelta(days=2)
     assert earliest("2026-11-23T11:00:00+00:00", now) == now - timedelta(hours=1)
-    with pytest.raises(FaultError, match="--since 1000000000d: is no time"):
+    with pytest.raises(FaultError, match="--since 1000000000d isn't a valid time"):
         earliest("1000000000d", now)
-    with pytest.raises(FaultError, match="--since lunch: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30"):
+    with pytest.raises(FaultError, match="--since lunch isn't a valid time; use 10m, 2h, 1d, or 2026-11-23T12:30"):
         earliest("lunch", now)
 
 
 def test_a_pattern_that_cannot_be_read_is_refused_with_a_cure() -> None:
-    with pytest.raises(FaultError, match=r"--grep \[: unterminated character set at position 0; write"):
+    with pytest.raises(FaultError, match=r"--grep \[: unterminated character set at position 0; to match"):
         pattern("[")
 
 
@@ -426,16 +427,18 @@ def test_jobs_are_listed_with_their_states_and_found_by_number_name_or_file(vert
     assert jobs.find(cloud, "twice")["name"] == jobs.find(cloud, "jobs/twice.yaml")["name"] == new
     brief, number = old.partition("us-central1/")[2], old.rpartition("/")[2]
     assert jobs.find(cloud, number)["name"] == jobs.find(cloud, brief)["name"] == jobs.find(cloud, old)["name"] == old
-    with pytest.raises(FaultError, match='there is no job "" among the newest'):
+    with pytest.raises(FaultError, match='none of the newest 100 jobs is named ""'):
         jobs.find(cloud, "")
     with pytest.raises(FaultError, match="did you mean twice"):
         jobs.find(cloud, "twcie")
     for gone in ("17", "customJobs/17", f"{PARENT}/customJobs/17"):
-        with pytest.raises(FaultError, match=f"there is no job {gone}; those that are there: python -m vertex"):
+        with pytest.raises(FaultError, match=f"the job {gone} doesn't exist; to list the jobs, run: python -m vertex"):
             jobs.find(cloud, gone)
     with pytest.raises(FaultError, match="is in europe-west4, not in us-central1; add --region europe-west4"):
         jobs.find(cloud, "projects/1/locations/europe-west4/customJobs/17")
-    with pytest.raises(FaultError, match="is no name of a job; write such as projects/p/locations/us-central1/customJ"):
+    with pytest.raises(
+        FaultError, match="isn't a valid job name; use, for example, projects/p/locations/us-central1/customJ"
+    ):
         jobs.find(cloud, f"{PARENT}/models/17")
     assert [job["name"] for job in jobs.newest(cloud, 2)] == [new, old]
     assert {state(job) for job in jobs.newest(cloud, 100, "SUCCEEDED")} == {"SUCCEEDED"}
@@ -455,8 +458,8 @@ def test_times_are_those_of_this_machine_and_have_a_date_unless_they_are_of_toda
     assert clock(now - timedelta(days=3)) == f"{(now - timedelta(days=3)).astimezone():%Y-%m-%d %H:%M:%S}"
     assert clock(None) == ""
     old, new = (cloud.get(vertex.create(custom_job(*forever(tmp_path / "go"), name="namesake"))) for _ in range(2))
-    those = ", ".join(f"{id_of(job['name'])} of {clock(moment(job, 'createTime'))}" for job in (new, old))
-    with pytest.raises(FaultError, match=f"2 jobs of the name namesake run; name one by its number: {those}"):
+    those = ", ".join(f"{id_of(job['name'])} from {clock(moment(job, 'createTime'))}" for job in (new, old))
+    with pytest.raises(FaultError, match=f"2 jobs with the name namesake are running; specify a number: {those}"):
         jobs.running(cloud, "namesake")
     (tmp_path / "go").touch()
     for job in (old, new):
@@ -602,22 +605,22 @@ def test_the_model_of_a_job_is_fetched_whole(vertex: Service) -> None:
     vertex.wait(vertex.create(body), "SUCCEEDED")
     code, out, err = said(vertex, "model", "exports")
     assert code == 0, err
-    assert out.endswith("the model of gs://b/exports/model/ is in exports-model\n")
+    assert out.endswith("the model from gs://b/exports/model/ is in exports-model\n")
     there = vertex.folder / "exports-model"
     assert (there / "model.pt2").read_bytes() == b"weights"
     assert (there / "parts/one").stat().st_size == 100_000
     code, _, err = said(vertex, "model", "exports")
-    assert (code, err) == (1, "exports-model: exists already; remove it, or name another folder with --to\n")
+    assert (code, err) == (1, "exports-model: already exists; remove it, or specify another folder with --to\n")
 
 
 def test_where_there_is_no_model_its_job_and_folder_are_named(vertex: Service, cloud: Cloud, tmp_path: Path) -> None:
     name = vertex.create(custom_job("true", baseOutputDirectory={"outputUriPrefix": "gs://b/nothing"}))
     job = vertex.wait(name, "SUCCEEDED")
     id = name.rpartition("/")[2]
-    with pytest.raises(FaultError, match=f"gs://b/nothing/model/: there is no model; job {id} is SUCCEEDED"):
+    with pytest.raises(FaultError, match=f"gs://b/nothing/model/: the model doesn't exist; job {id} is SUCCEEDED"):
         [*fetch_model(job, cloud, tmp_path / "new")]
     assert not (tmp_path / "new").exists()
-    with pytest.raises(FaultError, match=r"names no output folder, so it keeps no model; set baseOutputDirectory\."):
+    with pytest.raises(FaultError, match=r"sets no output folder, so it has no model; set baseOutputDirectory\."):
         [*fetch_model(job | {"jobSpec": {}}, cloud, tmp_path / "new")]
 
 
@@ -665,7 +668,7 @@ def test_the_curves_of_a_job_are_copied_as_they_grow(vertex: Service, cloud: Clo
     assert copy.read_bytes() == original.read_bytes()
     assert original.read_bytes().startswith(before)
     assert len(before) < original.stat().st_size
-    with pytest.raises(FaultError, match="names no output folder, so it keeps no curves"):
+    with pytest.raises(FaultError, match="sets no output folder, so it has no curves"):
         copy_curves({**cloud.get(name), "jobSpec": {}}, cloud, tmp_path)
 
 
@@ -692,7 +695,9 @@ def test_a_job_without_curves_is_said_to_have_none(vertex: Service) -> None:
     vertex.wait(vertex.create(custom_job("true", name="flat", baseOutputDirectory={"outputUriPrefix": "gs://b/flat"})))
     code, _, err = said(vertex, "tensorboard", "flat")
     assert code == 1
-    assert re.match(r"job \d+ is SUCCEEDED and has no curves; a trainer writes them to AIP_TENSORBOARD_LOG_DIR\n", err)
+    assert re.match(
+        r"job \d+ is SUCCEEDED and has no curves; the trainer must write curves to AIP_TENSORBOARD_LOG_DIR\n", err
+    )
 
 
 def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:
@@ -718,8 +723,8 @@ def test_where_the_local_vertex_has_no_job_its_address_is_told(tmp_path: Path) -
     with service(tmp_path) as empty:
         here = f"{BY_ID} of the local Vertex at {empty.endpoint}"
         assert said(empty, "jobs") == (0, f"{here} has no job\n", "")
-        assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; send one with: ")
-        assert said(empty, "status", "nosuch")[2].startswith(f'{here}: there is no job "nosuch" among the newest')
+        assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; submit one with: ")
+        assert said(empty, "status", "nosuch")[2].startswith(f'{here}: none of the newest 100 jobs is named "nosuch"')
 
 
 class Front(ThreadingHTTPServer):
@@ -808,7 +813,7 @@ def test_a_log_that_is_not_answered_is_said_to_be_asked_for_again(vertex: Servic
     told = reader.stderr.readline()
     front.trouble = None
     out, err = reader.communicate(timeout=DEADLINE)
-    assert (untimed(told.rstrip()), err) == ("503 not now; it is asked again", "")
+    assert (untimed(told.rstrip()), err) == ("503 not now; retrying", "")
     assert (reader.returncode, out.count("step ")) == (0, 3)
 
 
@@ -816,8 +821,8 @@ def test_a_log_that_is_not_answered_is_said_to_be_asked_for_again(vertex: Servic
     ("holds", "told"),
     [
         ("GET /v1/.*/customJobs/", "nothing was stopped\n"),
-        ("nothing", "nothing was stopped; --yes stops without a question\n"),
-        ("POST /v1/.*:cancel", "whether it was stopped is not known; see: python -m vertex_launch status "),
+        ("nothing", "nothing was stopped; --yes stops without confirmation\n"),
+        ("POST /v1/.*:cancel", "the job may or may not have been stopped; check with: python -m vertex_launch status "),
     ],
     ids=["looking", "asking", "stopping"],
 )
@@ -841,10 +846,10 @@ def test_ctrl_c_at_any_moment_ends_cancel_and_says_what_became_of_the_job(
     ("holds", "told", "sent"),
     [
         ("GET /storage/", "nothing was sent\n", False),
-        ("nothing", "nothing was sent; --yes sends without a question\n", False),  # it waits for an answer
+        ("nothing", "nothing was sent; --yes sends without confirmation\n", False),  # it waits for an answer
         ("POST /v1/.*/customJobs$", "the service has no such job", False),
-        ("GET /v1/.*/customJobs/", "the job goes on; come back to it with: ", True),
-        ("POST /v2/entries:list", "the job goes on; come back to it with: ", True),
+        ("GET /v1/.*/customJobs/", "the job continues; follow it with: ", True),
+        ("POST /v2/entries:list", "the job continues; follow it with: ", True),
     ],
     ids=["looking", "asking", "sending", "waiting", "following"],
 )
@@ -880,8 +885,8 @@ def test_a_job_that_may_no_longer_be_seen_is_not_followed(vertex: Service, front
             break
     _, err = follower.communicate(timeout=DEADLINE)
     assert follower.returncode == 5  # no state's: it goes on
-    assert err.startswith("Google Cloud: 403 not now; ask an owner of the project for the role roles/aiplatform.user")
-    assert "the job goes on; come back to it with: python -m vertex_launch logs" in err
+    assert err.startswith("Google Cloud: 403 not now; ask a project owner for the role roles/aiplatform.user")
+    assert "the job continues; follow it with: python -m vertex_launch logs" in err
     (tmp_path / "go").touch()
     front.trouble = 403
     with pytest.raises(Forbidden):

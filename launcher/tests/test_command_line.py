@@ -97,9 +97,9 @@ def test_messages_call_the_program_as_the_user_started_it(project: Path) -> None
     script = project / "bin/vertex-launch"
     write_program(script, "from vertex_launch.cli.main import main\nmain()\n")
     by_script = subprocess.run([script, "check"], cwd=project, env=environment(), capture_output=True, text=True)
-    assert by_script.stderr == "no job file is named; write vertex-launch check JOB.yaml\n"
+    assert by_script.stderr == "no job file was given; run vertex-launch check JOB.yaml\n"
     by_module = launch(project, "check")
-    assert by_module.stderr == "no job file is named; write python -m vertex_launch check JOB.yaml\n"
+    assert by_module.stderr == "no job file was given; run python -m vertex_launch check JOB.yaml\n"
 
 
 def test_an_interrupted_run_of_the_script_is_resumed_by_the_script() -> None:
@@ -130,9 +130,15 @@ def test_plan_gives_the_trainer_what_follows_two_dashes(described: Path) -> None
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (["--gradient-bytes", "1"], "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one"),
-        (["--apply"], "--apply changes the file, which lacks the flags behind --; write them into its args first"),
-        (["--large"], "behind a lone --, as in -- --large"),
+        (
+            ["--gradient-bytes", "1"],
+            "--gradient-bytes can't be combined with trainer flags after --; use only one of them",
+        ),
+        (
+            ["--apply"],
+            "--apply can't be combined with flags after --; add these flags to the args in the job file first",
+        ),
+        (["--large"], "after a lone --, as in -- --large"),
     ],
 )
 def test_plan_refuses_flags_that_would_count_for_nothing(described: Path, options: list[str], fault: str) -> None:
@@ -153,4 +159,4 @@ def test_an_empty_variable_names_no_folder(project: Path, variable: str, folder:
     words = [sys.executable, "-m", "vertex_launch", "emulate", "kill", "job", "workerpool0-0"]
     environ = environment() | {"VERTEX_STATE_DIR": variable}
     said = subprocess.run(words, cwd=project, env=environ, capture_output=True, text=True, timeout=240)
-    assert said.stderr.startswith(f"{folder}: no local Vertex works here; ")
+    assert said.stderr.startswith(f"{folder}: the local Vertex isn't running; ")

@@ -122,8 +122,8 @@ def test_submit_to_google_says_what_is_missing_and_how_to_give_it(folder: Path) 
     done = launch(folder, "submit", "job.yaml")
     assert (done.returncode, done.stdout) == (1, "")
     project, region = done.stderr.splitlines()
-    assert project.startswith("the project is not known; add --project, set VERTEX_PROJECT, or write project = ")
-    assert region.startswith("the region is not known; add --region, set VERTEX_REGION, or write region = ")
+    assert project.startswith("the project isn't set; add --project, set VERTEX_PROJECT, or write project = ")
+    assert region.startswith("the region isn't set; add --region, set VERTEX_REGION, or write region = ")
 
 
 def test_submit_looks_for_credentials_before_it_asks(folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_submit_looks_for_credentials_before_it_asks(folder: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("Google Cloud: File /nowhere.json was not found; ")
     assert done.stderr.endswith("log in with: gcloud auth login --update-adc\n")
-    assert "Send it?" not in done.stdout
+    assert "Send the job?" not in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -154,7 +154,7 @@ def test_package_packs_the_folder_that_it_is_told_and_leaves_nothing_in_it(tmp_p
     ("words", "said"),
     [
         (["--bucket", "mine"], "pyproject.toml: there is no such file"),
-        ([], "the bucket is not known; add --bucket, set VERTEX_BUCKET, or write bucket = "),
+        ([], "the bucket isn't set; add --bucket, set VERTEX_BUCKET, or write bucket = "),
     ],
 )
 def test_package_says_what_it_misses(words: list[str], said: str, folder: Path) -> None:

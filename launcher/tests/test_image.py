@@ -107,7 +107,10 @@ def test_options_of_docker_may_stand_among_the_words_or_behind_two_dashes(folder
 def test_google_builds_the_image_where_there_is_no_engine(folder: Path) -> None:
     done = image(folder)
     assert done.returncode == 1
-    assert done.stderr == "there is no docker and no podman here; with the word cloud Google builds the image\n"
+    assert (
+        done.stderr
+        == "neither docker nor podman is installed on this machine; to build with Cloud Build, add the word cloud\n"
+    )
     words = recorded(folder, "gcloud")
     done = image(folder, "cloud", "cpu")
     assert done.returncode == 0, done.stderr
@@ -129,7 +132,7 @@ def test_google_builds_the_image_where_there_is_no_engine(folder: Path) -> None:
 def test_without_gcloud_google_cannot_be_asked(folder: Path) -> None:
     done = image(folder, "cloud")
     assert done.returncode == 1
-    assert done.stderr == "gcloud is not here; install it: https://cloud.google.com/sdk/docs/install\n"
+    assert done.stderr == "gcloud isn't installed; install it: https://cloud.google.com/sdk/docs/install\n"
 
 
 def test_without_a_project_of_ours_it_is_that_of_gclouds_own_configuration(tmp_path: Path) -> None:
@@ -151,7 +154,7 @@ def test_the_image_may_be_named_by_a_flag_or_a_variable_and_must_be_named(tmp_pa
     words = recorded(tmp_path, "podman")
     done = image(tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("the image is not known; add --image, set VERTEX_IMAGE, or write image = ")
+    assert done.stderr.startswith("the image isn't set; add --image, set VERTEX_IMAGE, or write image = ")
     assert image(tmp_path, VERTEX_IMAGE="registry/mine:3").returncode == 0
     assert "--tag=registry/mine:3 " in words.read_text()
     assert image(tmp_path, "--image", "registry/mine:4", VERTEX_IMAGE="registry/mine:3").returncode == 0
@@ -162,8 +165,8 @@ def test_another_word_is_refused(folder: Path) -> None:
     words = recorded(folder, "docker")
     done = image(folder, "gpu")
     assert done.returncode == 1
-    cure = "options of docker build stand behind a lone --, as in -- --build-arg A=1"
-    assert done.stderr == f"gpu is none of cpu, push and cloud; {cure}\n"
+    cure = "put options of docker build after a lone --, as in -- --build-arg A=1"
+    assert done.stderr == f"gpu isn't cpu, push or cloud; {cure}\n"
     assert not words.exists()
 
 

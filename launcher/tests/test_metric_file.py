@@ -186,7 +186,7 @@ def test_what_the_library_writes_is_read(path: Path) -> None:
     assert reported[0].metrics == {"loss": 0.01}
 
 
-NOT_A_FILE = "its metric file can't be read (it is no regular file); write lines such as"
+NOT_A_FILE = "its metric file can't be read (it isn't a regular file); write lines such as"
 ACTS = {
     "os.mkfifo(path)": f"no metric loss was reported: {NOT_A_FILE}",
     "os.symlink('/dev/zero', path)": f"no metric loss was reported: {NOT_A_FILE}",

@@ -121,13 +121,13 @@ def test_many_a100_machines_gain_from_reducers() -> None:
 def test_a_ring_of_two_gpus_gains_nothing() -> None:
     verdict = planned(job("g2-standard-4", L4, 1, 2)).advised.verdict
     assert verdict.pays is False
-    assert "in a ring of two GPUs each machine already sends the gradients only once, 1.36 GB" in verdict.text
+    assert "in a ring of two GPUs, each machine already sends the gradients (1.36 GB) only once" in verdict.text
 
 
 def test_reducers_that_the_image_cannot_use_do_not_pay() -> None:
     says = "NCCL can't load libnccl-net.so: reducers would be idle but billed; install a newer package"
     verdict = planned(job("a2-highgpu-8g", A100, 8, 8), image_says=says).advised.verdict
-    assert (verdict.pays, verdict.text) == (False, f"No: by the image that is here, {says}.")
+    assert (verdict.pays, verdict.text) == (False, f"No: according to the local image, {says}.")
     says = "NCCL can load the plug-in of the reducers, net v4 to v6, CollNet v6"
     assert planned(job("a2-highgpu-8g", A100, 8, 8), image_says=says).advised.verdict.pays
 
@@ -156,20 +156,20 @@ def test_what_the_image_s_build_has_said_is_read_from_its_label(
             "a2-megagpu-16g",
             A100,
             16,
-            "NCCL uses reducers on machines with at most 8 GPUs, and an a2-megagpu-16g has 16",
+            "NCCL uses reducers on machines with at most 8 GPUs, but an a2-megagpu-16g has 16",
         ),
-        ("a3-highgpu-4g", H100, 4, "an a3-highgpu-4g brings a network plug-in of its own, and NCCL loads only one"),
+        ("a3-highgpu-4g", H100, 4, "an a3-highgpu-4g has its own network plug-in, and NCCL loads only one plug-in"),
     ],
 )
 def test_reducers_that_nccl_passes_by_do_not_pay(kind: str, gpu: str, gpus: int, reason: str) -> None:
     verdict = planned(job(kind, gpu, gpus, 8)).advised.verdict
-    assert (verdict.pays, verdict.text) == (False, f"No: {reason}, so they would be billed and idle.")
+    assert (verdict.pays, verdict.text) == (False, f"No: {reason}, so reducers would be billed but idle.")
 
 
 def test_gpus_with_a_fabric_of_their_own_gain_nothing() -> None:
     verdict = planned(job("a3-highgpu-8g", H100, 8, 8)).advised.verdict
     assert verdict.pays is False
-    assert "800 Gbps by GPUDirect" in verdict.text
+    assert "their own 800 Gbps network" in verdict.text
 
 
 def text_of(found: planner.Needs) -> str:
@@ -192,18 +192,20 @@ def test_no_plan_counts_on_gpudirect_which_the_image_must_bring(kind: str) -> No
     assert own
     assert ring.seconds / own.seconds == pytest.approx(machine.fabric_gbps / machine.gbps)
     shown = text_of(found)
-    assert "for an NCCL plug-in of GPUDirect.\nThe template's image has none, so times are by TCP" in shown
+    assert (
+        "for GPUDirect's NCCL plug-in.\nThe template's image doesn't contain this plug-in, so times assume TCP" in shown
+    )
     assert shown.index(f"ring of {4 * gpus} ") < shown.index("ring with GPUDirect's plug-in")
 
 
 @pytest.mark.parametrize(
     ("one", "seconds", "size", "words"),
     [
-        (job("a2-highgpu-8g", A100, 8, 1), 0.2, BERT_LARGE, "with one machine, gradients never cross the network"),
-        (job("n1-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 3), 0.2, BERT_LARGE, "reduction servers serve GPUs"),
-        (job("a2-highgpu-8g", A100, 8, 8), 2.0, BERT_LARGE, "the model is bound by computing"),
-        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 5e7, "too small: a ring all-reduces their 50 MB in 8.24 ms"),
-        (job("a2-highgpu-8g", A100, 8, 8), 1e-6, 1e6, "while the 126 hops of a ring of 64 take about 2.52 ms"),
+        (job("a2-highgpu-8g", A100, 8, 1), 0.2, BERT_LARGE, "with one machine, gradients don't cross the network"),
+        (job("n1-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 3), 0.2, BERT_LARGE, "reduction servers require GPUs"),
+        (job("a2-highgpu-8g", A100, 8, 8), 2.0, BERT_LARGE, "the job is compute-bound"),
+        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 5e7, "too small: a ring all-reduces 50 MB in 8.24 ms"),
+        (job("a2-highgpu-8g", A100, 8, 8), 1e-6, 1e6, "but 126 hops of a ring of 64 take about 2.52 ms"),
     ],
     ids=["one machine", "no GPUs", "bound by computing", "small gradients", "tiny gradients"],
 )
@@ -234,7 +236,7 @@ def test_too_few_reducers_are_slower_than_the_ring() -> None:
     assert found.present
     assert found.present.verdict.pays is False
     assert found.present.verdict.text.startswith(
-        "No: 3 x n1-highcpu-16 are too few: with them the all-reduce takes 949 ms"
+        "No: 3 x n1-highcpu-16 aren't enough: the all-reduce takes 949 ms with them"
     )
     assert found.advised.verdict.pays is True
 
@@ -302,7 +304,7 @@ def test_a_job_is_set_beside_one_of_its_machines_alone() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(0.3, "they are slower than one"), (0.6, "they are no faster than one"), (2.0, "2 times as many")],
+    [(0.3, "they are slower than one"), (0.6, "they aren't faster than one"), (2.0, "2 times the speed")],
 )
 def test_machines_that_lose_are_said_to(seconds: float, words: str) -> None:
     two = job("g2-standard-4", L4, 1, 2)
@@ -320,16 +322,18 @@ def test_reducers_are_never_advised_for_machines_that_lose_to_one_of_them(kind: 
         assert found.here
         assert found.alone
         slow = found.here.samples_per_second < found.alone / 0.95
-        assert slow == ("than one" in sentence or "the reducers in the file are too few" in sentence)
+        assert slow == ("than one" in sentence or "the file doesn't have enough reducers" in sentence)
         pays = any(option.verdict.pays for option in found.options)
-        assert not pays or not slow or "too few" in sentence
+        assert not pays or not slow or "doesn't have enough" in sentence
 
 
 def test_two_machines_that_lose_to_one_are_not_mended_by_reducers() -> None:
     found = planned(job("g2-standard-24", L4, 2, 2))
-    assert found.advised.verdict.text == "No: with 2 x n1-highcpu-16, too, the 2 machines are no faster than one alone."
+    assert (
+        found.advised.verdict.text == "No: even with 2 x n1-highcpu-16, the 2 machines aren't faster than one machine."
+    )
     (sentence,) = report.about_the_speed(found)  # without a batch, which only a trainer knows
-    assert sentence == "These 2 machines beside one alone: they are slower than one."
+    assert sentence == "These 2 machines compared with one machine: they are slower than one machine."
 
 
 def test_reducers_that_make_machines_beat_one_are_a_question_of_time() -> None:
@@ -338,8 +342,8 @@ def test_reducers_that_make_machines_beat_one_are_a_question_of_time() -> None:
     assert found.over_one < 0.95
     verdict = found.advised.verdict
     assert verdict.pays is None
-    assert verdict.text.startswith("Only if time is worth it")
-    assert "one machine alone is as fast as the ring" in verdict.text
+    assert verdict.text.startswith("Only if the saved time is worth the price")
+    assert "one machine is as fast as the ring" in verdict.text
 
 
 def test_a_search_is_planned_with_all_trials_that_run_at_once() -> None:
@@ -352,19 +356,19 @@ def test_a_search_is_planned_with_all_trials_that_run_at_once() -> None:
     assert [quota.amount for quota in found.quotas] == [2 * quota.amount for quota in trial.quotas]
     assert found.trials == pools.Trials(count=6, at_once=2)
     assert found.advised.verdict.pays is False
-    assert "which do not take them (trial-reducers)" in found.advised.verdict.text
+    assert "which don't accept them (trial-reducers)" in found.advised.verdict.text
 
 
 def test_flex_start_leaves_no_room_for_reducers() -> None:
     one = job("a2-highgpu-8g", A100, 8, 8, strategy="FLEX_START")
-    assert "FLEX_START wants the same machines in every pool" in planned(one).advised.verdict.text
+    assert "FLEX_START requires the same machine type in every pool" in planned(one).advised.verdict.text
 
 
 def test_without_the_time_to_compute_it_depends_on_that() -> None:
     verdict = planned(job("a2-highgpu-8g", A100, 8, 8), step_seconds=None).advised.verdict
     assert verdict.pays is None
     assert verdict.break_even_compute == pytest.approx(0.308, abs=1e-3)
-    assert "They pay for themselves if computing takes less than 308 ms per step" in verdict.text
+    assert "and less than 308 ms." in verdict.text
 
 
 def test_what_computing_hides_costs_no_time() -> None:
@@ -449,14 +453,14 @@ def test_gpus_without_bfloat16_keep_larger_activations_and_no_copies() -> None:
 def test_too_large_a_batch_is_cured_by_micro_batches_that_fit() -> None:
     assert not memory.memory(WORKLOAD, gpus=8, card=CARD).fits
     remedy = memory.remedy(WORKLOAD, gpus=8, card=CARD)
-    assert remedy.startswith("--micro-batches 2 would fit")
+    assert remedy.startswith("it would fit with --micro-batches 2")
     assert memory.memory(replace(WORKLOAD, micro_batches=2), gpus=8, card=CARD).fits
 
 
 def test_too_large_a_model_is_cured_by_sharding_it_or_not_at_all() -> None:
     large = replace(WORKLOAD, parameter_bytes=20 * 10**9, gradient_bytes=20 * 10**9, optimizer_bytes=40 * 10**9)
-    assert "sharded over all 64 GPUs would fit, 1.3 GB of them on each" in memory.remedy(large, 64, CARD)
-    assert "not even sharded" in memory.remedy(large, 2, CARD)
+    assert "sharded over all 64 GPUs, with 1.3 GB of them on each" in memory.remedy(large, 64, CARD)
+    assert "sharding over all GPUs isn't enough" in memory.remedy(large, 2, CARD)
 
 
 def test_computing_is_estimated_from_the_gpus_peak() -> None:
@@ -517,7 +521,7 @@ def test_the_knee_is_the_last_point_that_keeps_its_efficiency() -> None:
 def test_of_machines_of_an_unknown_network_only_the_needs_are_known() -> None:
     found = planner.plan(job("c9-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 2), SETTINGS, WORKLOAD)
     assert not isinstance(found, Plan)
-    assert found.missing == "1 x c9-standard-8 has no known network; add [machines.c9-standard-8] to vertex.toml"
+    assert found.missing == "the network of 1 x c9-standard-8 is unknown; set [machines.c9-standard-8] in vertex.toml"
 
 
 FILE = """# A job.
@@ -547,16 +551,16 @@ def test_two_values_change_and_every_other_byte_stays(tmp_path: Path) -> None:
     [
         (
             "workerPoolSpecs: [{replicaCount: 1}]",
-            "there is no pool of reducers; write machineSpec: {machineType: n1-highcpu-16}, replicaCount: 25, and a",
+            "there is no reducer pool; add machineSpec: {machineType: n1-highcpu-16}, replicaCount: 25, and a",
         ),
         (
             FILE.replace("replicaCount: 3 # too few", "diskSpec: {}"),
-            r"\[2\].replicaCount: is not in the file; write it",
+            r"\[2\].replicaCount: isn't in the file; add it",
         ),
         (
             "workerPoolSpecs:\n- machineSpec: &m {machineType: n1-standard-8}\n  replicaCount: 1\n- {}\n"
             "- {machineSpec: *m, replicaCount: 1, containerSpec: {imageUri: us/reductionserver}}",
-            "shares a value with another pool, through an anchor; write it out",
+            "shares a value with another pool through a YAML anchor; replace the alias",
         ),
     ],
 )
@@ -588,10 +592,10 @@ def test_the_scaling_curves_become_a_picture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (job("a2-highgpu-8g", A100, 8, 8), "then one GPU of each joins a ring."),
+        (job("a2-highgpu-8g", A100, 8, 8), "Then one GPU per machine joins a ring."),
         (
             job("g2-standard-4", L4, 1, 8),
-            "With one GPU or none in each machine, a hierarchical ring is the ring itself.",
+            "With at most one GPU per machine, a hierarchical ring is the same as a flat ring.",
         ),
     ],
 )
@@ -660,7 +664,7 @@ def test_what_the_image_says_counts_before_the_job_has_reducers(
     name = write(tmp_path, edited({P2: GONE})).name
     assert "Yes: 13 x n1-highcpu-16 shorten" in launch(name, *GIVEN, folder=tmp_path).stdout
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert "No: by the image that is here, NCCL can't find the plug-in" in launch(name, *GIVEN, folder=tmp_path).stdout
+    assert "No: according to the local image, NCCL can't find the plug-in" in launch(name, *GIVEN, folder=tmp_path).stdout
 
 
 def test_a_plan_is_one_json_document(folder: Path) -> None:
@@ -676,13 +680,13 @@ def test_jobs_stand_side_by_side(folder: Path) -> None:
     shown = launch(*names, "--compare", *GIVEN, folder=folder)
     titles, *_ = shown.stdout.splitlines()
     assert titles.split() == names
-    assert "its reducers pay" in shown.stdout
-    assert "one alone" in shown.stdout
+    assert "its reducers pay off" in shown.stdout
+    assert "one machine" in shown.stdout
 
 
 def test_a_search_says_that_it_is_one(folder: Path) -> None:
     shown = launch("jobs/tuning.yaml", *GIVEN, folder=folder).stdout
-    assert ": 6 trials, 2 at once, and this is one of them" in shown.splitlines()[0]
+    assert ": 6 trials, 2 in parallel; one trial is shown" in shown.splitlines()[0]
     assert "per hour, for 2 trials of $" in shown
     assert "in each of 2 trials" in launch("jobs/tuning.yaml", "--compare", *GIVEN, folder=folder).stdout
 
@@ -698,7 +702,7 @@ def test_jobs_with_other_reducers_take_other_times(tmp_path: Path) -> None:
     many = reducing(tmp_path, 13).rename(tmp_path / "many.yaml")
     few = reducing(tmp_path, 1)
     shown = launch(few.name, many.name, "--compare", *GIVEN, folder=tmp_path).stdout.splitlines()
-    step, pays = (next(line for line in shown if line.startswith(title)) for title in ("step", "its reducers pay"))
+    step, pays = (next(line for line in shown if line.startswith(title)) for title in ("step", "its reducers pay off"))
     assert len(set(step.split("  ")[1:])) > 2
     assert "1 x n1-highcpu-16: no" in pays
     assert "13 x n1-highcpu-16: yes" in pays
@@ -714,7 +718,7 @@ def test_reducers_that_pay_are_written_into_the_file(machine: str, tmp_path: Pat
     count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["advised"]["sizing"]["count"]
     assert path.read_text() == before.replace("replicaCount: 99", f"replicaCount: {count}")
     assert f"{path.name}: now has {count} x n1-highcpu-16" in shown.stdout
-    assert f"has {count} x n1-highcpu-16 already" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
+    assert f"already has {count} x n1-highcpu-16" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
 
 
 def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> None:
@@ -724,7 +728,7 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
         curves.add_event(Event(step=step, summary=Summary(value=[value])))
     curves.close()
     assert workload.samples_per_second_per_gpu(tmp_path) == 400
-    with pytest.raises(FaultError, match="holds no curve train/samples_per_second_per_device"):
+    with pytest.raises(FaultError, match="contains no curve train/samples_per_second_per_device"):
         workload.samples_per_second_per_gpu(tmp_path / "nothing")
 
 
@@ -732,7 +736,7 @@ def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> Non
     buckets = tmp_path / ".vertex/gcs"
     run = buckets / "demo/run"
     with pytest.raises(
-        FaultError, match="is a run of this machine, which has no GPU; copy the output of a run in the cloud"
+        FaultError, match="this run is from this machine, which has no GPU; copy the output of a cloud run"
     ):
         workload.require_gpus(run, buckets, gpus=())
     workload.require_gpus(run, buckets, gpus=("0",))
@@ -775,17 +779,17 @@ def test_the_command_draws_and_says_so(tmp_path: Path) -> None:
     path = reducing(tmp_path, 10)
     trainer(tmp_path)
     shown = launch(path.name, "--chart", "PLAN.PNG", "--step-seconds", "0.2", folder=tmp_path)
-    assert shown.stdout.startswith("PLAN.PNG: drawn\n")
+    assert shown.stdout.startswith("PLAN.PNG: chart saved\n")
     assert (tmp_path / "PLAN.PNG").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("print('hello')", "the trainer does not print its sizes. Plan with --gradient-bytes"),
-        ("x = 1\ndef f(:", "the trainer cannot be described: silent.py:2: SyntaxError: invalid syntax. Plan with"),
-        ("import json\njson.loads('')", "cannot be described: silent.py:2: json.decoder.JSONDecodeError: Expecting"),
-        ("raise SystemExit('no such data')", "the trainer cannot be described: no such data. Plan with"),
+        ("print('hello')", "the trainer doesn't print its sizes. Use --gradient-bytes"),
+        ("x = 1\ndef f(:", "the trainer can't be described: silent.py:2: SyntaxError: invalid syntax. Use"),
+        ("import json\njson.loads('')", "can't be described: silent.py:2: json.decoder.JSONDecodeError: Expecting"),
+        ("raise SystemExit('no such data')", "the trainer can't be described: no such data. Use"),
     ],
 )
 def test_a_trainer_that_does_not_answer_leaves_price_and_quota(folder: Path, program: str, words: str) -> None:
@@ -794,7 +798,7 @@ def test_a_trainer_that_does_not_answer_leaves_price_and_quota(folder: Path, pro
     (folder / "silent.py").write_text(program)
     shown = launch("jobs/workers.yaml", folder=folder)
     assert shown.returncode == 0, shown.stderr
-    assert "In all $" in shown.stdout
+    assert "Total: $" in shown.stdout
     assert "custom_model_training" in shown.stdout
     assert words in shown.stdout
 
@@ -806,7 +810,7 @@ PACKAGE = {
     "packageUris": ["gs://demo-data/trainer-0.1.tar.gz"],
     "pythonModule": "absent.task",
 }
-NO_MODULE = 'the chief runs "{}", which is no Python module that can be asked. Plan with --gradient-bytes.'
+NO_MODULE = 'the chief runs "{}", which is not a Python module that can be described. Use --gradient-bytes.'
 
 
 def container(*command: str, image: str = SETTINGS.image) -> dict[str, Any]:
@@ -817,10 +821,14 @@ def container(*command: str, image: str = SETTINGS.image) -> dict[str, Any]:
 FOREIGN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "script": (ONE_L4, container("bash", "train.sh"), NO_MODULE.format("bash train.sh")),
     "torchrun": (ONE_L4, container("torchrun", "train.py"), NO_MODULE.format("torchrun train.py")),
-    "module": (ONE_L4, container("python3", "-u", "-m", "absent.train"), "the module absent isn't installed here"),
-    "image": (ONE_L4, container(image="us-docker.pkg.dev/demo/other:1"), "only the image knows what the chief runs"),
-    "package": (ONE_L4, {"pythonPackageSpec": PACKAGE}, "the module absent isn't installed here"),
-    "tpu": (TPUS, container("python", "train.py"), "1 x ct5lp-hightpu-4t has no known network"),
+    "module": (
+        ONE_L4,
+        container("python3", "-u", "-m", "absent.train"),
+        "the module absent isn't installed on this machine",
+    ),
+    "image": (ONE_L4, container(image="us-docker.pkg.dev/demo/other:1"), "only the image defines the chief's command"),
+    "package": (ONE_L4, {"pythonPackageSpec": PACKAGE}, "the module absent isn't installed on this machine"),
+    "tpu": (TPUS, container("python", "train.py"), "the network of 1 x ct5lp-hightpu-4t is unknown"),
 }
 
 
@@ -841,20 +849,32 @@ def test_price_and_quota_depend_on_the_machines_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("jobs/workers.yaml", "jobs/single.yaml"), "plan takes one job, not 2; add --compare"),
-        (("jobs/workers.yaml", "--compare", "--apply"), "leave it out to --apply or --chart one job"),
-        (("jobs/workers.yaml", "--run", "x", "--step-seconds", "1"), "keep one"),
+        (("jobs/workers.yaml", "jobs/single.yaml"), "plan accepts one job, not 2; to compare jobs, add --compare"),
+        (
+            ("jobs/workers.yaml", "--compare", "--apply"),
+            "--compare can't be combined with --apply or --chart; remove --compare",
+        ),
+        (("jobs/workers.yaml", "--run", "x", "--step-seconds", "1"), "use only one"),
         (("jobs/workers.yaml", "--run", "x", "--gradient-bytes", "1"), "use --step-seconds"),
-        (("jobs/workers.yaml", "--chart", "x.doc", *GIVEN), "x.doc: is no picture; end its name in .png or .svg"),
-        (("jobs/workers.yaml", "--chart", "no/x.png", *GIVEN), "no/x.png: there is no folder no; make it first"),
-        (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "cannot be drawn without the trainer's batch"),
-        (("jobs/single.yaml", "--step-seconds", "0"), "--step-seconds is 0; give a finite number above 0"),
-        (("jobs/workers.yaml", "--step-seconds", "inf"), "--step-seconds is inf; give a finite number above 0"),
-        (("jobs/workers.yaml", "--gradient-bytes", "nan"), "--gradient-bytes is nan; give a finite number above 0"),
-        (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; give a share from 0.01 to 1"),
-        (("jobs/single.yaml", "--apply", *GIVEN), "reducers do not pay here; the file needs no pool 2"),
+        (
+            ("jobs/workers.yaml", "--chart", "x.doc", *GIVEN),
+            "x.doc: isn't an image; use a name that ends in .png or .svg",
+        ),
+        (
+            ("jobs/workers.yaml", "--chart", "no/x.png", *GIVEN),
+            "no/x.png: the folder no doesn't exist; create it first",
+        ),
+        (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "the chart requires the trainer's batch size"),
+        (("jobs/single.yaml", "--step-seconds", "0"), "--step-seconds is 0; use a finite number above 0"),
+        (("jobs/workers.yaml", "--step-seconds", "inf"), "--step-seconds is inf; use a finite number above 0"),
+        (("jobs/workers.yaml", "--gradient-bytes", "nan"), "--gradient-bytes is nan; use a finite number above 0"),
+        (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; use a share from 0.01 to 1"),
+        (("jobs/single.yaml", "--apply", *GIVEN), "reducers don't pay off; the job doesn't need a pool 2"),
         (("jobs/no.yaml",), "jobs/no.yaml: error: there is no such file"),
-        (("jobs/workers.yaml", "--chart", "x.png"), "x.png: cannot be drawn without the gradients: the module trainer"),
+        (
+            ("jobs/workers.yaml", "--chart", "x.png"),
+            "x.png: the chart requires the size of the gradients: the module trainer",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_one_sentence(

@@ -99,7 +99,7 @@ def test_with_serve_it_answers_until_it_is_stopped(folder: Path) -> None:
     process = start(folder, ("exported", "--serve"), "well")
     assert process.stderr is not None
     with deadline():
-        line = next(line for line in process.stderr if line.startswith("ask it with: "))
+        line = next(line for line in process.stderr if line.startswith("send a request with: "))
     address = line.split()[-1]
     request = urllib.request.Request(address, b'{"instances": [5]}')
     with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
@@ -113,11 +113,11 @@ def test_with_serve_it_answers_until_it_is_stopped(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (("exported",), "nothing is asked; name a file with instances, or add --serve"),
-        (("absent", "sample.json"), "absent: there is no such folder"),
+        (("exported",), "the request is missing; specify a file with instances, or add --serve"),
+        (("absent", "sample.json"), "absent: the folder doesn't exist"),
         (("exported", "absent.json"), "absent.json"),
-        (("exported", "container.py"), "container.py: is not JSON"),
-        (("exported", "-"), "-: names no instances"),
+        (("exported", "container.py"), "container.py: is not valid JSON"),
+        (("exported", "-"), "-: contains no instances"),
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str], fault: str) -> None:
@@ -133,7 +133,7 @@ def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str]
             ["--command", "no-such-program"],
             "no-such-program: the command can't be started (No such file or directory)\n",
         ),
-        ([], "there is no trainer/serving.py here to serve the model; name a server with --command\n"),
+        ([], "the default server trainer/serving.py doesn't exist; specify a server with --command\n"),
     ],
 )
 def test_a_program_that_is_not_there_is_told(folder: Path, words: Sequence[str], said: str) -> None:

@@ -112,7 +112,7 @@ def test_a_job_gets_the_image_that_its_tag_means_now(google: Google, service: Se
     used = [pool["containerSpec"]["imageUri"] for pool in sent["jobSpec"]["workerPoolSpecs"]]
     assert used == [f"{REPOSITORY}/trainer@{digest}"] * 2 + [REDUCER]
     assert sent["labels"]["image-digest"] == digest.removeprefix("sha256:")[:12]
-    assert f"  image    {NAME} is {digest[:19]} now, built from revision {REVISION}" in summary(job(), OURS, found)
+    assert f"  image    {NAME} is now {digest[:19]}, built from revision {REVISION}" in summary(job(), OURS, found)
     assert not [path for path in google.asked if "restricted" in path]  # which only jobs may read
 
 
@@ -144,21 +144,21 @@ def test_an_image_by_its_digest_stays_as_it_is(google: Google, service: Service)
 def test_an_image_that_is_not_there_is_no_job_to_send(google: Google, service: Service) -> None:
     found = look(job(), service)
     place = "workerPoolSpecs[0].containerSpec.imageUri"
-    assert told(found) == [f"error: {place}: there is no image {NAME}; build it and send it, or mend the name"]
+    assert told(found) == [f"error: {place}: the image {NAME} doesn't exist; build and push it, or fix the name"]
 
 
 def test_an_image_that_may_not_be_looked_at_is_a_warning(google: Google, service: Service) -> None:
     google.there["/v2/p/training/trainer/manifests/1"] = 403
     (warning,) = told(look(job(), service))
-    assert warning.startswith("warning: workerPoolSpecs[0].containerSpec.imageUri: you cannot look at the image (403")
-    assert warning.endswith("looking takes roles/artifactregistry.reader")
+    assert warning.startswith("warning: workerPoolSpecs[0].containerSpec.imageUri: you can't read the image (403")
+    assert warning.endswith("reading it requires roles/artifactregistry.reader")
 
 
 @pytest.mark.parametrize("built", ["ffffffffffff", "ffffffffffff-dirty"])
 def test_an_image_of_other_code_is_told(google: Google, service: Service, built: str) -> None:
     google.push({"org.opencontainers.image.revision": built})
     (warning,) = told(look(job(), service, REVISION))
-    assert f"was built from revision ffffffffffff, and this folder is at {REVISION}; build it and send" in warning
+    assert f"was built from revision ffffffffffff, but this folder is at {REVISION}; build and push" in warning
 
 
 @pytest.mark.parametrize("built", [REVISION, f"{REVISION}-dirty", ""])
@@ -191,8 +191,8 @@ def test_a_quota_below_the_need_is_told(google: Google, service: Service) -> Non
     google.put(QUOTAS, infos("4"))
     (warning,) = told(look(job(), service))
     assert warning == (
-        "warning: workerPoolSpecs: it needs 8 of aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus in"
-        " us-central1, and the quota is 4; take another region or a smaller job, or ask for more: gcloud beta quotas"
+        "warning: workerPoolSpecs: the job needs 8 of aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus"
+        " in us-central1, but the quota is 4; use another region or a smaller job, or request more: gcloud beta quotas"
         " preferences create --service=aiplatform.googleapis.com --project=p --quota-id="
         '"$(gcloud beta quotas info list --service=aiplatform.googleapis.com --project=p'
         " --filter=metric=aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus --format='value(quotaId)')\""

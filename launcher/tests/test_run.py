@@ -161,7 +161,7 @@ def test_a_broken_vertex_toml_is_one_sentence(project: Path, arguments: tuple[st
     (project / "vertex.toml").write_text("project: demo\n")
     run = launch(project, *arguments)
     assert run.returncode == 1
-    assert run.stderr.startswith("vertex.toml: is not TOML: ")
+    assert run.stderr.startswith("vertex.toml: is not valid TOML: ")
     assert run.stderr.count("\n") == 1
 
 
@@ -235,8 +235,8 @@ def test_what_follows_two_dashes_goes_to_every_trainer(project: Path) -> None:
 )
 def test_an_unknown_option_is_the_trainers_or_a_misspelt_one(project: Path, option: str, guess: str) -> None:
     run = launch(project, "run", write(project, pool(HELLO)), option, "5")
-    whose = "If it is the trainer's, it stands" if guess else "flags of the trainer stand"
-    cure = f"{guess} {whose} behind a lone --, as in -- {option}".strip()
+    whose = "If it's a trainer flag, put it" if guess else "put trainer flags"
+    cure = f"{guess} {whose} after a lone --, as in -- {option}".strip()
     assert (run.returncode, run.stderr) == (1, f"run has no option {option}; {cure}\n")
 
 
@@ -354,7 +354,7 @@ def test_with_restarts_a_replica_starts_again_as_in_the_service(project: Path, c
 
 def test_without_restarts_there_is_nothing_to_retry(project: Path) -> None:
     run = launch(project, "run", write(project, pool("")), "--retry-user-errors")
-    said = "--retry-user-errors is for --restarts, without which nothing starts again; add that\n"
+    said = "--retry-user-errors has no effect without --restarts; add --restarts\n"
     assert (run.returncode, run.stderr) == (1, said)
 
 
@@ -397,7 +397,7 @@ def test_a_job_of_which_a_part_is_missing_here_is_refused_in_one_sentence(
     ("number", "save", "said_then"),
     [
         (signal.SIGINT, SAVE, "resume with"),
-        (signal.SIGTERM, "", "no checkpoint is there yet; start again with"),
+        (signal.SIGTERM, "", "no checkpoint exists yet; start again with"),
     ],
 )
 def test_an_interrupted_run_says_how_it_resumes_and_exits_with_130(
@@ -470,7 +470,7 @@ def test_a_search_runs_its_trials_and_shows_what_they_found(project: Path) -> No
     document["trialJobSpec"]["workerPoolSpecs"] *= 2
     (project / "tuning.yaml").write_text(yaml.safe_dump(document))
     again = launch(project, "run", "tuning.yaml", "--fresh", "--max-replicas", "1", "--", "--rate=0.5")
-    told = "behind --: --rate is what the search tries; each trial has its own value"
+    told = "after --: the tuning job sets --rate, so each trial uses its own value"
     assert told in again.stderr
     assert again.returncode == 0
 
@@ -530,6 +530,6 @@ def test_a_flag_that_the_trainer_lacks_deletes_and_starts_nothing(project: Path)
     earlier.mkdir(parents=True)
     run = launch(project, "run", "job.yaml", "--fresh", "--", "--stpes", "30")
     assert (run.returncode, run.stdout) == (1, "")
-    refusal = "behind --: trainer/config.py has no flag --stpes; did you mean --steps?"
+    refusal = "after --: trainer/config.py has no flag --stpes; did you mean --steps?"
     assert run.stderr.splitlines()[-1] == refusal
     assert earlier.exists()

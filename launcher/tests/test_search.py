@@ -613,7 +613,7 @@ def test_an_interrupted_search_stops_its_trials_and_says_how_it_goes_on(
     assert (search.returncode, stopped) == (130, "interrupted; every trial was stopped")
     begin, _, same = advice.partition(": ")
     python, *rest = shlex.split(same)
-    assert begin == "it goes on after the trials that have ended, with"
+    assert begin == "to continue after the completed trials, run"
     assert shutil.which(python) == sys.executable  # so that it can be pasted
     assert rest == ["-m", "vertex_launch", "run", "tuning.yaml", "--max-replicas", "1"]
     assert eventually(lambda: processes(f"MARK={tmp_path}") == [])
@@ -762,4 +762,4 @@ def test_a_search_ends_after_as_many_failed_trials_as_it_may_have(
     search = start("raise SystemExit('no data')", maxTrialCount=9, parallelTrialCount=1, maxFailedTrialCount=2)
     said, _ = search.communicate(timeout=240)
     assert search.returncode == 1
-    assert "Search failed: 2 of 2 trials failed. First error: " in said
+    assert "Tuning job failed: 2 of 2 trials failed. First error: " in said

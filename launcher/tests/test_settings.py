@@ -23,7 +23,7 @@ MALFORMED = [
         GOOD + "[vertex]",
         [
             'unknown key "vertex"',
-            "the tables are [commands], [env], [labels], [prices], [machines], [rules]",
+            "the valid tables are [commands], [env], [labels], [prices], [machines], [rules]",
             "[vertex]",
         ],
     ),
@@ -31,18 +31,18 @@ MALFORMED = [
     (
         "a command in one text",
         GOOD + '[commands]\n"trainer:1" = "python x.py"',
-        ['commands: "trainer:1": must be a list of words', '"trainer:1" = ["python", "-m", "trainer.task"]'],
+        ['commands: "trainer:1": must be a list of strings', '"trainer:1" = ["python", "-m", "trainer.task"]'],
     ),
-    ("an empty command", GOOD + '[commands]\n"trainer:1" = []', ['"trainer:1": must be a list of words']),
-    ("a number in a command", GOOD + '[commands]\n"trainer:1" = ["x", 1]', ['"trainer:1": must be a list of words']),
-    ("an image without quotes", GOOD + '[commands]\ngcr.io = ["x"]', ["the image gcr... is not in quotes"]),
-    ("a number in the environment", GOOD + "[env]\nSEED = 7", ['env: "SEED": must be a text, or true', "SEED = true"]),
-    ("no value of the shell", GOOD + "[env]\nTOKEN = false", ['env: "TOKEN": must be a text, or true']),
-    ("a number that equals true", GOOD + "[env]\nSEED = 1", ['env: "SEED": must be a text, or true']),
+    ("an empty command", GOOD + '[commands]\n"trainer:1" = []', ['"trainer:1": must be a list of strings']),
+    ("a number in a command", GOOD + '[commands]\n"trainer:1" = ["x", 1]', ['"trainer:1": must be a list of strings']),
+    ("an image without quotes", GOOD + '[commands]\ngcr.io = ["x"]', ["the image gcr... isn't in quotes"]),
+    ("a number in the environment", GOOD + "[env]\nSEED = 7", ['env: "SEED": must be text, or true', "SEED = true"]),
+    ("no value of the shell", GOOD + "[env]\nTOKEN = false", ['env: "TOKEN": must be text, or true']),
+    ("a number that equals true", GOOD + "[env]\nSEED = 1", ['env: "SEED": must be text, or true']),
     ("a machine with true as its size", GOOD + "[machines.n1-highcpu-16]\ngbps = true", ["gbps must be a number"]),
-    ("a price without end", GOOD + '[prices]\n"n1-highcpu-16" = inf', ["must be a number of USD per hour"]),
-    ("a variable of the service", GOOD + '[env]\nAIP_MODEL_DIR = "x"', ["env: AIP_MODEL_DIR is for the service alone"]),
-    ("no name of a variable", GOOD + '[env]\n"my-token" = true', ['env: "my-token" cannot be the name of a variable']),
+    ("a price without end", GOOD + '[prices]\n"n1-highcpu-16" = inf', ["must be a number in USD per hour"]),
+    ("a variable of the service", GOOD + '[env]\nAIP_MODEL_DIR = "x"', ["env: only the service can set AIP_MODEL_DIR"]),
+    ("no name of a variable", GOOD + '[env]\n"my-token" = true', ['env: "my-token" is not a valid variable name']),
     (
         "a price in words",
         GOOD + '[prices]\n"n1-highcpu-16" = "cheap"',
@@ -51,13 +51,13 @@ MALFORMED = [
     (
         "a price of a GPU that comes with its machine",
         GOOD + '[prices]\n"NVIDIA_L4" = 1',
-        ["is not billed alone", "such as g2-standard-"],
+        ["is not billed separately", "such as g2-standard-"],
     ),
-    ("a price below zero", GOOD + '[prices]\n"n1-highcpu-16" = -1', ["must be a number of USD per hour"]),
+    ("a price below zero", GOOD + '[prices]\n"n1-highcpu-16" = -1', ["must be a number in USD per hour"]),
     (
         "a price of nothing",
         GOOD + '[prices]\n"n1-highcpu16" = 1',
-        ["no machine type or GPU", "did you mean n1-highcpu-16?"],
+        ["not a known machine type or GPU", "did you mean n1-highcpu-16?"],
     ),
     ("a label in capitals", GOOD + '[labels]\nTeam = "x"', ['labels: "Team" cannot be the key of a label; begin with']),
     (
@@ -71,8 +71,8 @@ MALFORMED = [
         ['"a b" cannot be the value', "lower-case letters, digits"],
     ),
     ("a long label", GOOD + f'[labels]\nteam = "{"a" * 64}"', ["cannot be the value", "63 characters and"]),
-    ("a number as a label", GOOD + "[labels]\nteam = 7", ['labels: "team": must be a text; write team = "vision"']),
-    ("a label with a dot", GOOD + '[labels]\ncost.center = "7"', ['labels: "cost": must be a text; write cost = ']),
+    ("a number as a label", GOOD + "[labels]\nteam = 7", ['labels: "team": must be text; write team = "vision"']),
+    ("a label with a dot", GOOD + '[labels]\ncost.center = "7"', ['labels: "cost": must be text; write cost = ']),
     ("many labels", GOOD + "[labels]\n" + "".join(f'l{i} = ""\n' for i in range(65)), ["have 65 labels", "at most 64"]),
     ("a machine half told", GOOD + "[machines.c9-standard-8]\nvcpus = 8", ["is a new type", "memory_gb and gbps"]),
     (
@@ -96,11 +96,11 @@ MALFORMED = [
     (
         "bucket with gs://",
         GOOD.replace('"demo-data"', '"gs://demo-data"'),
-        ["bucket: has gs://", "name alone"],
+        ["bucket: starts with gs://", "only the bucket name"],
     ),
-    ("no quotes", GOOD.replace('"demo"', "demo"), ["is not TOML", "line 2"]),
-    ("key twice", GOOD + 'region = "us-east1"', ["is not TOML", "overwrite", "line"]),
-    ("YAML", "project: demo", ["is not TOML", "line 1"]),
+    ("no quotes", GOOD.replace('"demo"', "demo"), ["is not valid TOML", "line 2"]),
+    ("key twice", GOOD + 'region = "us-east1"', ["is not valid TOML", "overwrite", "line"]),
+    ("YAML", "project: demo", ["is not valid TOML", "line 1"]),
 ]
 
 
@@ -206,7 +206,7 @@ def test_faults_come_in_the_order_of_the_file(tmp_path: Path) -> None:
     path.write_text("colour = 1\nbucket = 2\nproject = 3\n" + '[env]\n"a-b" = 4\n[commands]\n"a:1" = 5\n')
     with pytest.raises(FaultError) as caught:
         load(path)
-    words = ("colour", "bucket: ", "project: ", '"a-b": must', '"a-b" cannot', '"a:1"', "region", "image")
+    words = ("colour", "bucket: ", "project: ", '"a-b": must', '"a-b" is not', '"a:1"', "region", "image")
     assert [word for word, line in zip(words, str(caught.value).splitlines(), strict=True) if word not in line] == []
 
 
@@ -238,8 +238,8 @@ def test_our_variable_goes_before_googles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "flags", "sentence"),
     [
-        ({}, {"bucket": "gs://b"}, "--bucket: has gs:// before its name; write the name alone"),
-        ({"VERTEX_BUCKET": "gs://b"}, {}, "VERTEX_BUCKET: has gs:// before its name; write the name alone"),
+        ({}, {"bucket": "gs://b"}, "--bucket: starts with gs://; write only the bucket name"),
+        ({"VERTEX_BUCKET": "gs://b"}, {}, "VERTEX_BUCKET: starts with gs://; write only the bucket name"),
     ],
 )
 def test_a_flag_or_a_variable_is_held_to_the_same_and_named(
@@ -259,8 +259,8 @@ def test_what_a_command_needs_and_nobody_gave_is_asked_for_in_a_sentence_each() 
     with pytest.raises(FaultError) as caught:
         require(Settings(bucket="b"), "project", "region", "bucket")
     assert str(caught.value).splitlines() == [
-        'the project is not known; add --project, set VERTEX_PROJECT, or write project = "..." in vertex.toml',
-        'the region is not known; add --region, set VERTEX_REGION, or write region = "..." in vertex.toml',
+        'the project isn\'t set; add --project, set VERTEX_PROJECT, or write project = "..." in vertex.toml',
+        'the region isn\'t set; add --region, set VERTEX_REGION, or write region = "..." in vertex.toml',
     ]
 
 

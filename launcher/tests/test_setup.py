@@ -124,7 +124,7 @@ def test_it_asks_once_takes_what_is_missing_and_then_finds_all_there(folder: Pat
     first = setup(folder, "--budget", "50", given="y\n")
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("missing  ") == 12
-    assert first.stdout.count("Take the 12 missing steps?") == 1
+    assert first.stdout.count("Run the 12 missing steps?") == 1
     assert len(told(folder)) == 12
     assert "written  vertex.toml" in first.stdout
     assert (
@@ -163,7 +163,7 @@ def test_another_project_and_bucket_go_into_vertex_toml_and_the_job_files(folder
 def test_a_line_that_is_refused_ends_it_and_the_next_time_goes_on_there(folder: Path) -> None:
     done = setup(folder, "--yes", REFUSES="service-accounts create")
     assert done.returncode == 1
-    assert "740412345678: ask somebody else; the line was: gcloud iam service-accounts create" in done.stderr
+    assert "740412345678: ask somebody else; the command was: gcloud iam service-accounts create" in done.stderr
     assert (folder / "vertex.toml").read_text() == OLD
     again = setup(folder, "--yes")
     assert (again.returncode, again.stdout.count("done     ")) == (0, 4)
@@ -175,7 +175,7 @@ def test_a_clean_up_that_was_refused_is_missing_the_next_time_and_is_one_step(fo
     (folder / "told").write_text("\n".join(line for line in lines if "set-cleanup-policies" not in line))
     again = setup(folder, given="y\n")
     assert again.returncode == 0, again.stderr
-    assert "Take the 1 missing step?" in again.stdout
+    assert "Run the 1 missing step?" in again.stdout
     assert sorted(told(folder)) == sorted(lines)
 
 
@@ -185,9 +185,9 @@ def test_a_bucket_that_is_not_as_setup_makes_one_stays_so_and_is_told(folder: Pa
     found = {"location": "EUROPE-WEST4", "location_type": "region", "public_access_prevention": "inherited"}
     done = setup(folder, BUCKET=json.dumps(found))
     assert [line for line in done.stdout.splitlines() if line.startswith("differs")] == [
-        "differs  it is in europe-west4, and the machines are in us-central1: slower, and billed as egress;"
-        " name a bucket in us-central1 with --bucket",
-        "differs  it can be made public; prevent that:"
+        "differs  the bucket is in europe-west4, but the machines are in us-central1: slower, and billed as egress;"
+        " use a bucket in us-central1 with --bucket",
+        "differs  the bucket can be made public; to prevent this:"
         " gcloud storage buckets update gs://my-project-training --public-access-prevention",
     ]
     assert told(folder) == before
@@ -201,7 +201,7 @@ def test_a_budget_comes_last_and_another_one_is_another_step(folder: Path) -> No
     assert "vertex-trainer@my-project" in (folder / "vertex.toml").read_text()
     assert setup(folder, "--yes", "--budget", "50").returncode == 0
     more = setup(folder, "--yes", "--budget", "1234567")
-    assert "missing  a mail at half and at all of 1234567.00 USD a month" in more.stdout
+    assert "missing  email alerts at 50% and 100% of 1234567.00 USD per month" in more.stdout
     assert any("--budget-amount=1234567.00USD" in line for line in told(folder))
 
 
@@ -219,7 +219,7 @@ def test_at_last_each_quota_stands_beside_the_job_that_needs_most_of_it(folder: 
     assert unseen.stdout.splitlines()[-1] == "written  vertex.toml"
     enough, short = (setup(folder, QUOTAS=json.dumps([quota_info(limit)])).stdout.splitlines() for limit in ("16", "4"))
     assert enough[-1] == f"enough   {METRIC} in us-central1 is 16, and jobs/more.yaml needs 16"
-    assert short[-1].startswith(f"short    {METRIC} in us-central1 is 4, and jobs/more.yaml needs 16; ask for more: ")
+    assert short[-1].startswith(f"short    {METRIC} in us-central1 is 4, and jobs/more.yaml needs 16; request more: ")
     assert short[-1].endswith("--preferred-value=16 --dimensions=region=us-central1")
 
 
@@ -261,7 +261,7 @@ region = "us-central1"
 def test_a_file_that_cannot_be_changed_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "vertex.toml").write_text('project = """p"""\n')
     old = Settings("p", "us-central1", "b", "i")
-    with pytest.raises(FaultError, match=r'vertex.toml: cannot be changed as it is written; write project = "q"'):
+    with pytest.raises(FaultError, match=r"vertex.toml: can't be changed automatically; write project"):
         [*changed(tmp_path / "vertex.toml", tmp_path, old, replace(old, project="q"))]
 
 
@@ -269,7 +269,7 @@ def test_who_is_not_logged_in_is_told_so(folder: Path) -> None:
     done = setup(folder, ACCOUNT="")
     assert (done.returncode, done.stderr) == (
         1,
-        "gcloud: nobody is logged in; log in with: gcloud auth login --update-adc\n",
+        "gcloud: no account is logged in; log in with: gcloud auth login --update-adc\n",
     )
 
 
@@ -277,12 +277,12 @@ def test_without_gcloud_it_says_where_to_get_it(folder: Path) -> None:
     done = setup(folder, PATH=str(folder))
     assert done.returncode == 1
     assert done.stderr.startswith(
-        "gcloud is not here; install it: https://cloud.google.com/sdk/docs/install; --dry-run"
+        "gcloud isn't installed; install it: https://cloud.google.com/sdk/docs/install; --dry-run"
     )
 
 
 def test_an_image_of_another_registry_is_refused() -> None:
-    with pytest.raises(FaultError, match=r"image: mine:1 is not in Artifact Registry; write REGION-docker\.pkg\.dev/"):
+    with pytest.raises(FaultError, match=r"image: mine:1 isn't in Artifact Registry; write REGION-docker\.pkg\.dev/"):
         [*steps(Settings("p", "us-central1", "b", "mine:1"), "user:ada", Path("policy"))]
 
 
@@ -301,7 +301,7 @@ def test_an_account_of_another_project_is_not_made() -> None:
     )
     titles = [step.title for step in steps(ours, "user:ada", Path("policy"))]
     assert not [title for title in titles if title.startswith("account ")]
-    assert "you let jobs run as it: roles/iam.serviceAccountUser" in titles
+    assert "you can run jobs as the account: roles/iam.serviceAccountUser" in titles
 
 
 def test_the_account_of_a_domains_project_has_the_form_that_iam_gives_it() -> None:
@@ -398,7 +398,7 @@ def test_gcloud_itself_takes_every_line(folder: Path, google: Google) -> None:
     (bucket,) = (one for path, one in google.made.items() if "/b/" in path)
     bucket |= {"location": "EUROPE-WEST4", "iamConfiguration": {"publicAccessPrevention": "inherited"}}
     other = setup(folder, seconds=SECONDS, **environ)
-    assert "differs  it is in europe-west4, and the machines are in us-central1" in other.stdout
+    assert "differs  the bucket is in europe-west4, but the machines are in us-central1" in other.stdout
     assert other.stdout.count("differs  ") == 2
     members = [one["members"] for policy in google.policies.values() for one in policy["bindings"]]
     trainer = "serviceAccount:vertex-trainer@my-project.iam.gserviceaccount.com"

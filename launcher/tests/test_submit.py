@@ -127,69 +127,73 @@ REFUSALS: list[tuple[int, str, str]] = [
     (
         403,
         "Permission 'aiplatform.customJobs.create' denied on resource '//aiplatform.googleapis.com/projects/demo'",
-        "ask an owner of the project for the role roles/aiplatform.user: gcloud projects add-iam-policy-binding demo"
+        "ask a project owner for the role roles/aiplatform.user: gcloud projects add-iam-policy-binding demo"
         " --member=user:YOU --role=roles/aiplatform.user",
     ),
     (
         403,
         f"You do not have permission to act as service account: {ACCOUNT}",
-        f"let yourself use that account: gcloud iam service-accounts add-iam-policy-binding {ACCOUNT}"
+        f"grant yourself access to that account: gcloud iam service-accounts add-iam-policy-binding {ACCOUNT}"
         " --member=user:YOU --role=roles/iam.serviceAccountUser",
     ),
     (
         403,
         "Vertex AI API has not been used in project 123 before or it is disabled.",
-        "switch it on: gcloud services enable aiplatform.googleapis.com --project=demo",
+        "enable the API: gcloud services enable aiplatform.googleapis.com --project=demo",
     ),
     (
         403,
         "Cloud Logging API has not been used in project 123 before or it is disabled.",
-        "switch it on: gcloud services enable logging.googleapis.com --project=demo",
+        "enable the API: gcloud services enable logging.googleapis.com --project=demo",
     ),
     (
         403,
         "Permission denied for all log views",
-        "ask an owner of the project for the role roles/logging.viewer: gcloud projects add-iam-policy-binding demo"
+        "ask a project owner for the role roles/logging.viewer: gcloud projects add-iam-policy-binding demo"
         " --member=user:YOU --role=roles/logging.viewer",
     ),
     (
         403,
         'Permission "artifactregistry.repositories.downloadArtifacts" denied on resource',
-        "ask an owner of the project for the role roles/artifactregistry.reader: gcloud projects add-iam-",
+        "ask a project owner for the role roles/artifactregistry.reader: gcloud projects add-iam-",
     ),
     (
         403,
         "Permission denied on resource project my-project.",
-        "look at the project in vertex.toml; yours are: gcloud projects list",
+        "check the project in vertex.toml; list your projects with: gcloud projects list",
     ),
     (
         403,
         "This API method requires billing to be enabled. Please enable billing on project #demo",
-        "let an account pay for it: gcloud billing projects link demo --billing-account=ACCOUNT",
+        "link a billing account: gcloud billing projects link demo --billing-account=ACCOUNT",
     ),
     (
         403,
         "The billing account for the owning project is disabled in state absent",
-        "let an account pay for it: gcloud billing projects link demo --billing-account=ACCOUNT",
+        "link a billing account: gcloud billing projects link demo --billing-account=ACCOUNT",
     ),
     (
         403,
         "ada@example.com does not have storage.objects.list access to the Google Cloud Storage bucket.",
-        "ask an owner of the project for the role roles/storage.objectViewer:"
+        "ask a project owner for the role roles/storage.objectViewer:"
         " gcloud storage buckets add-iam-policy-binding gs://demo-data --member=user:YOU --role=roles/storage.objectV",
     ),
     (
         404,
         "The location is not found",
-        "look at the project in vertex.toml, the region in vertex.toml, and the names in the job file",
+        "check the project in vertex.toml, the region in vertex.toml, and the names in the job file",
     ),
-    (400, "job_spec.scheduling.timeout is too long", "mend what it names; `check` does not know this rule"),
+    (
+        400,
+        "job_spec.scheduling.timeout is too long",
+        "fix the field in this message; `check` doesn't include this rule",
+    ),
     (
         429,
         "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100",
-        "see what there is of aiplatform.googleapis.com/custom_model_training_nvidia_a100 with: gcloud alpha services",
+        "view the quota aiplatform.googleapis.com/custom_model_training_nvidia_a100 with: gcloud alpha services",
     ),
-    (429, "Too many requests", "it is asked too often: try again in a minute"),
+    (429, "Too many requests", "too many requests were sent: try again in a minute"),
 ]
 
 
@@ -206,10 +210,10 @@ def test_a_refusal_is_one_sentence_with_a_cure(vertex: Vertex, code: int, messag
 
 def test_where_a_flag_or_a_variable_named_it_the_cure_says_so() -> None:
     ours = replace(SETTINGS, origins={"project": "VERTEX_PROJECT", "region": "--region"})
-    match = "look at the project in VERTEX_PROJECT, the region in --region, and the names in the job file"
+    match = "check the project in VERTEX_PROJECT, the region in --region, and the names in the job file"
     with pytest.raises(CloudError, match=match), google_errors(ours):
         raise NotFound("no")
-    with pytest.raises(CloudError, match="look at the project in VERTEX_PROJECT;"), google_errors(ours):
+    with pytest.raises(CloudError, match="check the project in VERTEX_PROJECT;"), google_errors(ours):
         raise Forbidden("Permission denied on resource project my-project.")
 
 
@@ -217,7 +221,7 @@ def test_a_quota_that_is_used_up_comes_with_the_line_that_asks_for_more() -> Non
     metric = "compute.googleapis.com/a2_cpus"
     with pytest.raises(CloudError) as told, google_errors(SETTINGS):
         raise TooManyRequests(f"The following quotas are exceeded: {metric}")
-    assert "ask for more: gcloud beta quotas preferences create --service=compute.googleapis.com" in str(told.value)
+    assert "request more: gcloud beta quotas preferences create --service=compute.googleapis.com" in str(told.value)
     assert f"--filter=metric={metric} " in str(told.value)
     assert str(told.value).endswith(" --preferred-value=COUNT --dimensions=region=europe-west4")
 
@@ -241,7 +245,7 @@ def test_a_service_that_fails_is_asked_again_until_it_answers(vertex: Vertex, mo
     vertex.reply, said = (503, {"error": {"code": 503, "message": "try later"}}), list[str]()
     with pytest.raises(ServiceUnavailable):
         submit(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint), said.append)
-    assert said == ["503 try later; trying again in 0.01 s"] * 2
+    assert said == ["503 try later; retrying in 0.01 s"] * 2
     assert len(vertex.received) == 3
 
 
@@ -263,8 +267,8 @@ def test_of_a_service_that_fails_to_the_end_it_is_said_that_the_job_may_be_there
     with pytest.raises(ServiceUnavailable):
         send_it(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "503 try later; trying again in 0.01 s"
-    assert said[-1] == f"whether the job was created is not known (503 try later); look for it with: {JOBS}"
+    assert said[0] == "503 try later; retrying in 0.01 s"
+    assert said[-1] == f"it isn't known whether the job was created (503 try later); look for it with: {JOBS}"
 
 
 def test_where_no_service_is_at_the_endpoint_there_is_no_answer(vertex: Vertex) -> None:
@@ -278,7 +282,7 @@ def test_where_no_service_is_at_the_endpoint_there_is_no_answer(vertex: Vertex) 
     ("region", "cure"), [("us-centrl1", ", and whether us-centrl1 is a region"), ("us-central1", "")]
 )
 def test_where_no_host_has_the_regions_name_the_region_is_doubted(region: str, cure: str) -> None:
-    fault = f"https://{region}-aiplatform.googleapis.com does not answer (Name or service not known)"
+    fault = f"https://{region}-aiplatform.googleapis.com doesn't respond (Name or service not known)"
     with pytest.raises(CloudError) as told, google_errors(replace(SETTINGS, region=region)):
         raise NoAnswerError(fault)
     assert str(told.value) == f"{fault}; check the network{cure}"
@@ -354,10 +358,10 @@ def test_the_summary_of_a_package_shows_what_is_installed_and_run() -> None:
 def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
     lines = summary(Job(Path("a.yaml"), "a", parse("{}", "a.yaml")), SETTINGS).splitlines()
     assert lines[1:] == [
-        "  output   nowhere: nothing is kept",
+        "  output   none: no files are kept",
         "  account  Vertex AI service agent",
         "  limits   STANDARD, at most 168 h",
-        "  price    not known here; add yours under [prices] in vertex.toml",
+        "  price    not known; add yours under [prices] in vertex.toml",
     ]
 
 
@@ -387,7 +391,7 @@ def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
     vertex: Vertex, send: Callable[[], "subprocess.Popen[str]"]
 ) -> None:
     said, _ = send().communicate(timeout=120)
-    assert said.startswith(f"to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
+    assert said.startswith(f"sending to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
     follow = "follow it with: python -m vertex_launch logs 456 --follow\n"
     assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n{follow}")
 
@@ -423,7 +427,7 @@ def test_an_endpoint_of_this_machine_is_local(endpoint: str) -> None:
     ],
 )
 def test_any_other_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(FaultError, match="is not an http"):
+    with pytest.raises(FaultError, match="is not an HTTP"):
         require_local(endpoint)
 
 
@@ -432,12 +436,12 @@ def test_submit_refuses_an_endpoint_elsewhere_before_it_sends_anything(tmp_path:
     (tmp_path / "run.yaml").write_text(TEXT)
     sent = submitted(tmp_path, "http://example.org")
     assert (sent.returncode, sent.stdout) == (1, "")
-    assert 'VERTEX_ENDPOINT: "http://example.org" is not an http(s) address of this machine; write' in sent.stderr
+    assert 'VERTEX_ENDPOINT: "http://example.org" is not an HTTP(S) URL of this machine; use' in sent.stderr
     assert "Traceback" not in sent.stderr
 
 
 CREATED = """the job was created: {name}
-the job goes on; come back to it with: python -m vertex_launch logs 456 --follow
+the job continues; follow it with: python -m vertex_launch logs 456 --follow
 stop it with: python -m vertex_launch cancel 456
 {endpoint}/#456
 """
@@ -447,8 +451,8 @@ stop it with: python -m vertex_launch cancel 456
     ("jobs", "said_then"),
     [
         ((200, {"customJobs": [{"name": NAME}]}), CREATED),
-        ((200, {}), "the service has no such job; should the request still arrive, look for it with: {jobs}\n"),
-        ((403, {"error": {"code": 403, "message": "no"}}), "whether the job was created is not known (403 no); "),
+        ((200, {}), "the service has no such job; if the request arrives later, look for it with: {jobs}\n"),
+        ((403, {"error": {"code": 403, "message": "no"}}), "it isn't known whether the job was created (403 no); "),
     ],
     ids=["created", "not created", "not to be asked"],
 )
@@ -465,7 +469,7 @@ def test_ctrl_c_during_the_request_says_what_became_of_the_job(
     sender.send_signal(signal.SIGINT)
     _, said = sender.communicate(timeout=120)
     assert sender.returncode == 130
-    begin = "interrupted before the answer came; looking for the job\n"
+    begin = "interrupted before the response arrived; looking for the job\n"
     assert begin + said_then.format(name=NAME, endpoint=vertex.endpoint, jobs=JOBS) in said
     assert "Traceback" not in said
     ((_, body, _),) = vertex.received
@@ -493,7 +497,9 @@ def test_without_a_login_there_is_no_service(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
     with pytest.raises(DefaultCredentialsError):
         connect(SETTINGS)
-    match = r"missing.json was not found; mend the key file that GOOGLE_APPLICATION_CREDENTIALS names, or unset it and"
+    match = (
+        r"missing.json was not found; fix the key file in GOOGLE_APPLICATION_CREDENTIALS, or unset this variable and"
+    )
     with pytest.raises(CloudError, match=match), google_errors(SETTINGS):
         connect(SETTINGS)
 
@@ -516,14 +522,14 @@ def test_the_summary_of_a_tuning_job_shows_what_is_searched_and_what_a_trial_cos
     lines = summary(TUNING_JOB, SETTINGS).splitlines()
     assert lines[:6] == [
         "search -> projects/demo/locations/europe-west4",
-        "  search   6 trials, 2 at once, for the highest accuracy and the lowest loss",
+        "  tuning   6 trials, 2 in parallel, for the highest accuracy and the lowest loss",
         "           rate: 0.0003 to 0.1",
         "           width: 16, 64.5",
         "           layers: 1 to 4",
         "           size: tiny, small",
     ]
     assert lines[6:-2] == summary(JOB, SETTINGS).splitlines()[1:-2]
-    assert lines[-2] == "  limits   SPOT, at most 1 h 30 min a trial"
+    assert lines[-2] == "  limits   SPOT, at most 1 h 30 min per trial"
 
 
 def test_a_search_costs_all_trials_at_most_and_those_at_once_per_hour() -> None:

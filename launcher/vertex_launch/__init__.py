@@ -1,6 +1,7 @@
-"""The way of a job file to a job, here or on Vertex AI.
+"""Runs job files, on this machine or on Vertex AI.
 
-The API for Python is `replicas(JOB)`: what the service gives each replica of a job file. The rest is a command line.
+The Python API is `replicas(JOB)`, which returns the command and environment of each replica. All other functions are
+commands of the command line.
 """
 
 from pathlib import Path
@@ -15,21 +16,21 @@ __version__ = "0.2.0"
 
 def replicas(
     job: str | Path,
-    address: "Address" = lambda pool, index: f"cmle-training-workerpool{pool}-{index}:2222",  # as the service has them
+    address: "Address" = lambda pool, index: f"cmle-training-workerpool{pool}-{index}:2222",  # the service's names
 ) -> "tuple[Replica, ...]":
-    """Return what the service gives each replica of a job file: its command and its environment, the chief first.
+    """Return the command and the environment that the service gives each replica of a job file, chief first.
 
-    Nothing runs. Of a hyperparameter tuning job these are the replicas of its first trial, with the flags that the
-    search tries first. `address` makes host:port of a pool and an index in it. Raises FaultError where the file holds
-    no job; its text has a line for each fault, with place and cure.
+    No replica is started. For a hyperparameter tuning job, the replicas are those of its first trial, with the
+    trial's flags. `address` returns host:port for a pool and an index in the pool. Raises FaultError if the file
+    isn't a valid job. The message has one line for each error, with its place and a fix.
     """
-    from vertex_launch import errors  # the command line begins without Google's messages
+    from vertex_launch import errors  # the command line starts without importing Google's messages
     from vertex_launch.job import contract, spec
 
     loaded = spec.load(Path(job))
     if not isinstance(loaded, spec.TuningJob):
         return contract.replicas(loaded, "1", address)
-    from vertex_launch.local.jobs import search  # brings optuna
+    from vertex_launch.local.jobs import search  # imports optuna
 
     if missing := [*search.findings(loaded.spec.study_spec)]:
         raise errors.FaultError(*missing, file=job)
@@ -39,7 +40,7 @@ def replicas(
 
 
 def __getattr__(name: str) -> Any:
-    """Import the type of a replica only where it is used. Source: PEP 562."""
+    """Import the type `Replica` only when it is used. Source: PEP 562."""
     if name != "Replica":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from vertex_launch.job.contract import Replica

@@ -1,4 +1,4 @@
-"""Findings name the place, the fault and the cure of what a user must mend; errors carry them."""
+"""Findings describe errors in the user's input: the place, the problem, and the fix. Exceptions carry them."""
 
 import difflib
 import importlib.util
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 FILE_LIMIT = 2**20  # bytes; the largest sensible job file has a few thousand
-SHOWN = 50  # findings of one kind, or in one answer; nobody reads more
-COUNTED = 1000  # findings that are looked for; guessing what a misspelt name meant takes a millisecond
+SHOWN = 50  # maximum number of findings of one kind to show
+COUNTED = 1000  # maximum number of findings to look for; finding the intended name takes a millisecond
 
 EXTRAS = {"matplotlib": "plots", "optuna": "search", "tensorboard": "tensorboard"}  # library -> its extra
 
@@ -20,12 +20,12 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to mend: where it is, what is wrong there, and what mends it."""
+    """One problem to fix: its place, what is wrong, and how to fix it."""
 
-    place: str  # such as `workerPoolSpecs[1].machineSpec`; "" for the whole file, or for what is in none
+    place: str  # such as `workerPoolSpecs[1].machineSpec`; "" for the whole file, or for no file
     fault: str
-    cure: str = ""  # "" only if the fault is a whole sentence, with its cure
-    line: int = 0  # of the file; 0 where there is none
+    cure: str = ""  # "" only if the fault is a complete sentence that includes the fix
+    line: int = 0  # of the file; 0 if there is no line
     code: str = ""  # of the rule that found it
     severity: Severity = "error"
 
@@ -37,7 +37,7 @@ class Finding:
         return f"{self.place}: {self.sentence}" if self.place else self.sentence
 
     def below(self, place: str) -> "Finding":
-        """Place the finding in a larger document, which holds its own at `place`."""
+        """Return the finding for a larger document, which contains the finding's document at `place`."""
         return replace(self, place=f"{place}.{self.place}" if self.place else place)
 
 
@@ -45,7 +45,7 @@ Findings = Iterator[Finding]
 
 
 class FaultError(ValueError):
-    """The user's mistakes, one line each, which `file` begins; a sentence stands for a finding without a place."""
+    """Errors in the user's input, one per line, each after `file`. A string becomes a finding without a place."""
 
     def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
         self.findings = tuple(finding if isinstance(finding, Finding) else Finding("", finding) for finding in findings)
@@ -54,7 +54,7 @@ class FaultError(ValueError):
 
 @contextmanager
 def of_file(file: Path | str) -> Iterator[None]:
-    """Begin each line of a FaultError from this block with the file."""
+    """Prefix each line of a FaultError from this block with the file name."""
     try:
         yield
     except FaultError as error:
@@ -62,14 +62,14 @@ def of_file(file: Path | str) -> Iterator[None]:
 
 
 def start(file: Path | str, line: int) -> str:
-    """Return the start of a line that editors can open: `jobs/run.yaml:31: `, without the parts that are unknown."""
+    """Return a line prefix that editors can open, such as `jobs/run.yaml:31: `, without the unknown parts."""
     return f"{file}:{line}: " if file and line else f"{file}: " if file else ""
 
 
 def nearest(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
-    """Return the candidate that `word` was probably meant to be, or "" if none is as close as `least`, at most 1.
+    """Return the candidate closest to `word`, or "" if no similarity reaches `least`, which is at most 1.
 
-    Case, - and _ do not count.
+    Case, - and _ are ignored.
     """
     names = {letters(name): name for name in candidates}
     close = difflib.get_close_matches(letters(word), names, n=1, cutoff=least)
@@ -77,19 +77,19 @@ def nearest(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return a cure for a misspelt name: the nearest candidate, else all of them."""
+    """Return a fix for a misspelled name: the nearest candidate, or a list of all candidates."""
     names = tuple(candidates)
     guess = nearest(word, names)
     return f"did you mean {guess}?" if guess else f"use one of {', '.join(names)}"
 
 
 def listed(names: Sequence[str], last: str) -> str:
-    """Return `A, B and C`, with another `last` word `A, B or C`; "" of none."""
+    """Return `A, B and C`, where `last` is the word before the last name; "" if there are no names."""
     return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def first(findings: Iterable[Finding]) -> Findings:
-    """Yield the first findings and one that counts the others; a second call changes nothing."""
+    """Yield the first findings, and one finding that counts the others. Calling this function twice is safe."""
     iterator = iter(findings)
     yield from islice(iterator, SHOWN)
     surplus = [*islice(iterator, COUNTED - SHOWN)]
@@ -97,41 +97,41 @@ def first(findings: Iterable[Finding]) -> Findings:
         yield from surplus
     elif surplus:
         least = "at least " if SHOWN + len(surplus) == COUNTED else ""
-        yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="mend those above first")
+        yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="fix those above first")
 
 
 def not_installed(library: str, place: str) -> Findings:
-    """Yield a finding if a library of an extra is not here."""
+    """Yield a finding if a library of an extra isn't installed."""
     if not importlib.util.find_spec(library):
         fault = f"needs {library}, which isn't installed"
         yield Finding(place, fault, f"pip install 'vertex-launch[{EXTRAS[library]}]'")
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small UTF-8 file; raises FaultError for any other file."""
+    """Return the text of a small UTF-8 file. Raises FaultError if the file is large, unreadable or not UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)
         if len(data) <= FILE_LIMIT:
             return data.decode()
-        problem = ("is larger than 1 MiB", "this is hardly the file you meant")
+        problem = ("is larger than 1 MiB", "check that this is the right file")
     except FileNotFoundError:
         problem = ("there is no such file", _other_name(path))
     except IsADirectoryError:
-        problem = ("is a folder", "name a file in it")
+        problem = ("is a folder", "specify a file in it")
     except OSError as fault:
-        problem = (f"cannot be read ({fault.strerror})", "check its permissions")
+        problem = (f"can't be read ({fault.strerror})", "check its permissions")
     except UnicodeDecodeError as fault:
         problem = (f"byte {fault.start} is not UTF-8 text", "save the file as UTF-8")
     raise FaultError(Finding("", *problem), file=path)
 
 
 def letters(word: str) -> str:
-    """Return a name's letters alone, which are the same in camelCase, snake_case and gcloud's spelling."""
+    """Return a name without - and _ in lower case, so that camelCase, snake_case and gcloud's spelling are equal."""
     return word.replace("-", "").replace("_", "").casefold()
 
 
 def _other_name(path: Path) -> str:
     siblings = {file.stem: file.name for file in path.parent.glob("[!.]*") if file.is_file()}
-    guess = siblings.get(nearest(path.stem, siblings))  # without the ending: equal endings make all names similar
-    return f"did you mean {guess}?" if guess else "check its name and the folder you are in"
+    guess = siblings.get(nearest(path.stem, siblings))  # without the extension, which makes names similar
+    return f"did you mean {guess}?" if guess else "check its name and the current folder"

@@ -1,4 +1,4 @@
-"""The name of this program in messages: as the user started it."""
+"""The name of this program in messages: the script or the module that the user started."""
 
 import sys
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ SCRIPT, MODULE = "vertex-launch", "python -m vertex_launch"
 
 
 def name(argv: Sequence[str]) -> str:
-    """The console script or the module, by the first argument of the process."""
+    """Return the name of the console script or of the module, depending on the first argument of the process."""
     return SCRIPT if Path(argv[0]).stem == SCRIPT else MODULE
 
 

@@ -1,4 +1,4 @@
-"""Settings from flags, vertex.toml or the environment: where jobs run, as whom, and from which image."""
+"""Settings from flags, vertex.toml or the environment: where jobs run, with which account, and from which image."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from vertex_launch.facts.catalog import OWN, Catalog
 
 Texts = Mapping[str, str]
 
-# The keys that a flag or a variable may give in place of the file; Google's own variables come last.
+# The keys that a flag or an environment variable can set instead of the file. Google's own variables come last.
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "project": ("VERTEX_PROJECT", "GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT"),
     "region": ("VERTEX_REGION", "CLOUDSDK_AI_REGION"),
@@ -23,14 +23,14 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "image": ("VERTEX_IMAGE",),
     "service_account": ("VERTEX_SERVICE_ACCOUNT",),
 }
-REQUIRED = ("project", "region", "bucket", "image")  # in a file
+REQUIRED = ("project", "region", "bucket", "image")  # required in a file
 TEXTS = (*REQUIRED, "service_account", "launcher")
-MACHINE = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")  # the fields of a machine that a user may give
-FOLDERS = ("project", "region", "bucket")  # which become names of folders here
+MACHINE = ("vcpus", "memory_gb", "gbps", "fabric_gbps", "gpus")  # the fields of a machine that a user can set
+FOLDERS = ("project", "region", "bucket")  # these become folder names in the local Vertex
 NAME = re.compile("[A-Za-z0-9][A-Za-z0-9.:_-]*")
 LOCAL = {"project": "local-project", "region": "us-central1", "bucket": "local-bucket"}
 
-# The service sets these in every replica, or sees to it that they are not set.
+# The variables that the service controls in every replica: it either sets or removes each one.
 CONTRACT = re.compile(
     "CLUSTER_SPEC|TF_CONFIG|RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|AIP_.*|CLOUD_ML_.*", re.DOTALL
 )
@@ -39,52 +39,52 @@ VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Settings:
-    """The keys of vertex.toml, "" where nobody gave a value, and who gave those that are not from there."""
+    """The keys of vertex.toml, and the origin of each value that isn't from this file. A key without a value is ""."""
 
     project: str = ""
     region: str = ""
-    bucket: str = ""  # its name alone, without gs://
+    bucket: str = ""  # the name without gs://
     image: str = ""
     service_account: str = ""  # "" is Vertex AI's own service agent
-    launcher: str = ""  # the release that made the project
-    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)  # image -> its entry point, for this machine
-    env: Mapping[str, str | bool] = field(default_factory=dict)  # of replicas here; True is the shell's own value
-    labels: Texts = field(default_factory=dict)  # of jobs that are sent
+    launcher: str = ""  # the release that generated the project
+    commands: Mapping[str, Sequence[str]] = field(default_factory=dict)  # image -> its entry point, for local runs
+    env: Mapping[str, str | bool] = field(default_factory=dict)  # of local replicas; True passes the shell's value
+    labels: Texts = field(default_factory=dict)  # of submitted jobs
     prices: Mapping[str, float] = field(default_factory=dict)  # machine or GPU type -> USD per hour, as billed
     machines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # type -> fields of catalog.Machine
     rules: Mapping[str, Any] = field(default_factory=dict)  # code -> severity, as vertex_launch/rules/house.py reads it
-    origins: Mapping[str, str] = field(default_factory=dict)  # key -> where its value was given, unless in vertex.toml
+    origins: Mapping[str, str] = field(default_factory=dict)  # key -> origin of a value from outside vertex.toml
 
     @property
     def catalog(self) -> Catalog:
-        """The facts about Vertex AI, with those of this file in their place."""
+        """The facts about Vertex AI, overridden by the prices and machines in vertex.toml."""
         return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
     @property
     def parent(self) -> str:
-        """projects/PROJECT/locations/REGION, which jobs belong to."""
+        """The parent resource of all jobs: projects/PROJECT/locations/REGION."""
         return f"projects/{self.project}/locations/{self.region}"
 
     @property
     def host(self) -> str:
-        """Google's host for the region."""
+        """Google's API host for the region."""
         several = "-" not in self.region  # us and eu. Source: google-cloud-aiplatform 2.7.0, utils/__init__.py
         return f"aiplatform.{self.region}.rep.googleapis.com" if several else f"{self.region}-aiplatform.googleapis.com"
 
     def origin(self, key: str) -> str:
-        """Return the place where a value was given: vertex.toml, --region, or VERTEX_REGION."""
+        """Return the origin of a value: vertex.toml, --region, or VERTEX_REGION."""
         return self.origins.get(key, OWN)
 
 
 def load(path: Path, environ: Texts | None = None, flags: Texts | None = None) -> Settings:
-    """Read settings from the flags, else the file, else the environment; raises FaultError for a malformed file."""
+    """Read settings from the flags, then the file, then the environment. Raises FaultError if the file isn't valid."""
     table = _table(path) if path.exists() else {}
     sources = {key: source for key in VARIABLES for source in _sources(key, flags or {}, environ or {}, table)[:1]}
     settings = table | {key: value for key, (_, value) in sources.items()}
     origins = {key: origin for key, (origin, _) in sources.items()}
     findings = [*_findings(settings)]
     missing = [key for key in REQUIRED if key not in settings] if path.exists() else []
-    findings += [Finding("", f"the key {key} is missing", f'add a line {key} = "..."') for key in missing]
+    findings += [Finding("", f"the key {key} is missing", f'add {key} = "..."') for key in missing]
     if findings:
         places = {key: f"{path}: {key}" for key in table} | origins | {"": str(path)}
         raise FaultError(*(replace(finding, place=places[finding.place]) for finding in findings))
@@ -92,20 +92,20 @@ def load(path: Path, environ: Texts | None = None, flags: Texts | None = None) -
 
 
 def require(settings: Settings, *keys: str) -> None:
-    """Raise a FaultError that says how to give the values that are not known, if any is not."""
+    """Raise a FaultError that explains how to set the missing values, if any value is missing."""
     if unknown := [key for key in keys if not getattr(settings, key)]:
         cure = 'add --{0}, set VERTEX_{1}, or write {0} = "..." in ' + OWN
-        raise FaultError(*(Finding("", f"the {key} is not known", cure.format(key, key.upper())) for key in unknown))
+        raise FaultError(*(Finding("", f"the {key} isn't set", cure.format(key, key.upper())) for key in unknown))
 
 
 def for_local(settings: Settings) -> Settings:
-    """Return the settings for the local service: stand-ins for project, region and bucket, and no house rules."""
+    """Return settings for the local Vertex: default project, region and bucket, without your organization's rules."""
     project, region, bucket = (getattr(settings, key) or name for key, name in LOCAL.items())
     return replace(settings, project=project, region=region, bucket=bucket, rules={})
 
 
 def passing(settings: Settings, names: Sequence[str]) -> Settings:
-    """Let more of the shell's variables reach replicas here; raises FaultError for one that cannot be passed."""
+    """Return settings that pass more shell variables to local replicas. Raises FaultError if a name isn't allowed."""
     passed = dict.fromkeys(names, True)
     if findings := [replace(finding, place="--pass-env") for name in passed for finding in _of_variable(name)]:
         raise FaultError(*findings)
@@ -116,45 +116,45 @@ def _table(path: Path) -> dict[str, Any]:
     text = read_text(path)
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
-        raise FaultError(f'{path}: is not TOML: {error}; write lines such as bucket = "name"') from None
+    except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
+        raise FaultError(f'{path}: is not valid TOML: {error}; write lines such as bucket = "name"') from None
 
 
 def _sources(key: str, flags: Texts, environ: Texts, file: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return name and value of the flag and the variables that give a key, in order; the file hides variables."""
+    """Return the name and value of each flag and variable that sets a key. The file takes precedence over variables."""
     variables = [(name, environ.get(name)) for name in VARIABLES[key] if key not in file]
     both = ((f"--{key.replace('_', '-')}", flags.get(key)), *variables)
     return [(origin, value) for origin, value in both if value]
 
 
 def _findings(toml: Mapping[str, Any]) -> Findings:
-    """Yield the findings on vertex.toml; the place is a key, "" for the whole file."""
+    """Yield the findings for vertex.toml. The place is a key, or "" for the whole file."""
     for key, value in toml.items():
         if key in TABLES:
             yield from _of_table(key, value)
         elif key not in TEXTS:
             tables = ", ".join(f"[{name}]" for name in TABLES)
-            cure = f"the tables are {tables}, so remove the line [{key}]"
+            cure = f"remove [{key}]; the valid tables are {tables}"
             meant = did_you_mean(key, [*TEXTS, *TABLES])
             yield Finding("", f'unknown key "{key}"', cure if isinstance(value, dict) else meant)
         elif not isinstance(value, str) or not (value or key == "service_account"):
             fault = "is empty" if value == "" else f"must be text, not {_kind(value)}"
             yield Finding(key, fault, f'write {key} = "..."')
         elif key == "bucket" and value.startswith("gs://"):
-            yield Finding(key, "has gs:// before its name", "write the name alone")
+            yield Finding(key, "starts with gs://", "write only the bucket name")
         elif key in FOLDERS and not NAME.fullmatch(value):
-            yield Finding(key, f"{json.dumps(value)} is no name of a {key}", "use letters, digits, - and _, and no /")
+            yield Finding(key, f"{json.dumps(value)} isn't a {key} name", "use letters, digits, - and _, and no /")
 
 
 def _of_table(key: str, value: Any) -> Findings:
     table = TABLES[key]
     if not isinstance(value, dict):
-        cure = f"write [{key}] and below it {table.line.format(table.names)}"
+        cure = f"write [{key}] and, under it, {table.line.format(table.names)}"
         yield Finding(key, f"must be a table, not {_kind(value)}", cure)
         return
     for name, inner in value.items():
         if isinstance(inner, dict) and key not in ("labels", "machines"):  # TOML reads dots without quotes as tables
-            fault = f"the {table.names.lower()} {name}... is not in quotes"
+            fault = f"the {table.names.lower()} {name}... isn't in quotes"
             yield Finding(key, fault, f"write {table.line.format(table.names)}")
             continue
         if not table.fits(inner):
@@ -173,24 +173,24 @@ def _of_table(key: str, value: Any) -> Findings:
 
 def _of_variable(name: str) -> Findings:
     if not VARIABLE.fullmatch(name):
-        fault = f'"{name}" cannot be the name of a variable'
-        yield Finding("env", fault, "use letters, digits and _, and no digit at first")
+        fault = f'"{name}" is not a valid variable name'
+        yield Finding("env", fault, "use letters, digits and _, and start with a letter or _")
     elif CONTRACT.fullmatch(name):
-        yield Finding("env", f"{name} is for the service alone to set", "remove it")
+        yield Finding("env", f"only the service can set {name}", "remove it")
 
 
 def _of_price(name: str) -> Findings:
-    """Yield a finding unless the name is a machine type, or a GPU that is billed alone."""
+    """Yield a finding unless the name is a machine type, or a GPU type that is billed separately."""
     machines, accelerators = catalog.standard().machines, catalog.standard().accelerators
     with_it = [machine for machine in machines.values() if name in machine.gpus]
     if name not in {**machines, **accelerators}:
         guess = aliases.accelerator(name, accelerators)
         cure = f"did you mean {guess}?" if guess else aliases.machine_cure(name, catalog.standard())
-        yield Finding("prices", f'"{name}" is no machine type or GPU', cure)
+        yield Finding("prices", f'"{name}" is not a known machine type or GPU', cure)
     elif name in accelerators and all(machine.needs_gpus for machine in with_it):
         example = f", such as {with_it[0].name}" if with_it else ""
-        cure = f"price the machine types that come with it{example}"
-        yield Finding("prices", f'"{name}" is not billed alone', cure)
+        cure = f"set the price of the machine types that include it{example}"
+        yield Finding("prices", f'"{name}" is not billed separately', cure)
 
 
 def _of_machine(name: str, row: Mapping[str, Any]) -> Findings:
@@ -201,9 +201,9 @@ def _of_machine(name: str, row: Mapping[str, Any]) -> Findings:
             yield Finding("machines", f'"{name}": {key} must be a number above 0', f"write {key} = 4")
         elif key == "gpus" and not (isinstance(value, dict) and all(_is_list(item, int) for item in value.values())):
             cure = "write gpus = {NVIDIA_L4 = [1, 2]}"
-            yield Finding("machines", f'"{name}": gpus must have lists of counts', cure)
+            yield Finding("machines", f'"{name}": gpus must contain lists of counts', cure)
     if name not in catalog.standard().machines and not row.keys() >= {"vcpus", "memory_gb", "gbps"}:
-        yield Finding("machines", f'"{name}" is a new type', "write its vcpus, memory_gb and gbps")
+        yield Finding("machines", f'"{name}" is a new type', "set its vcpus, memory_gb and gbps")
 
 
 def _is_amount(value: Any) -> bool:
@@ -217,22 +217,22 @@ def _is_list(value: Any, kind: type) -> bool:
 @dataclass(frozen=True)
 class _Table:
     names: str  # noun for its keys
-    line: str  # one of its lines, for a name
-    wanted: str  # in such a line
+    line: str  # an example line for a name
+    wanted: str  # the expected kind of value
     fits: Callable[[Any], bool]
 
 
 WORDS = '"{}" = ["python", "-m", "trainer.task"]'
 TABLES = {
-    "commands": _Table("IMAGE", WORDS, "a list of words", lambda value: _is_list(value, str)),
+    "commands": _Table("IMAGE", WORDS, "a list of strings", lambda value: _is_list(value, str)),
     "env": _Table(
         "VARIABLE",
         "{} = true",
-        "a text, or true for the value that your shell has",
+        "text, or true to pass your shell's value",
         lambda value: isinstance(value, str) or value is True,
     ),
-    "labels": _Table("LABEL", '{} = "vision"', "a text", lambda value: isinstance(value, str)),
-    "prices": _Table("TYPE", '"{}" = 1.25', "a number of USD per hour", _is_amount),
+    "labels": _Table("LABEL", '{} = "vision"', "text", lambda value: isinstance(value, str)),
+    "prices": _Table("TYPE", '"{}" = 1.25', "a number in USD per hour", _is_amount),
     "machines": _Table("TYPE", "[machines.{}]", "a table", lambda value: isinstance(value, dict)),
     "rules": _Table("CODE", '{} = "error"', "", lambda value: True),
 }

@@ -1,1 +1,1 @@
-"""The commands: each reads flags and settings, calls the rest, and prints."""
+"""The commands of the program: each command reads flags and settings, calls other modules, and prints results."""

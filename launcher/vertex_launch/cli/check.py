@@ -1,4 +1,4 @@
-"""The commands `check` and `schema`: hold job files against the rules, and let an editor do a part of it."""
+"""The commands `check` and `schema`: check job files against the rules, and print a JSON Schema for editors."""
 
 import json
 from dataclasses import KW_ONLY, asdict, dataclass, replace
@@ -25,9 +25,9 @@ class CheckOptions(SettingsOptions):
     jobs: Annotated[list[Path] | None, Parameter(help="Job files.")] = None
     _: KW_ONLY
     as_json: Annotated[bool, Parameter("--json", help="Print all findings as one JSON document.")] = False
-    strict: Annotated[bool, Parameter(help="Fail on warnings, too.")] = False
+    strict: Annotated[bool, Parameter(help="Also fail on warnings.")] = False
     explain: Annotated[
-        bool, Parameter(help="Say all about the rules with these CODEs in place of JOBs, or list all.")
+        bool, Parameter(help="Explain the rules with these CODEs instead of checking JOBs, or list all rules.")
     ] = False
 
     def act(self) -> None:
@@ -37,7 +37,7 @@ class CheckOptions(SettingsOptions):
             console.print("\n\n".join(texts) or explain.overview(settings))
             return
         if not self.jobs:
-            raise FaultError(f"no job file is named; write {program.NAME} check JOB.yaml")
+            raise FaultError(f"no job file was given; run {program.NAME} check JOB.yaml")
         warn_of_age(settings.catalog)
         if dropped := release_notice(settings.launcher):
             complain(dropped, style="yellow")
@@ -55,7 +55,7 @@ class CheckOptions(SettingsOptions):
                     warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
                     console.print(Text.assemble(f"{file.path}: ", ("ok", "green"), warned))
             if formless := [str(file.path) for file in examined if file.job is None]:
-                complain(f"the rules were not applied to {', '.join(formless)}; mend the form first", style="dim")
+                complain(f"the rules weren't applied to {', '.join(formless)}; fix the format first", style="dim")
         raise SystemExit(0 if all(file.passes(self.strict) for file in examined) else 1)
 
 
@@ -68,6 +68,6 @@ def _entry(path: Path, finding: Finding, settings: Settings) -> dict[str, Any]:
 @dataclass(frozen=True)
 class SchemaOptions:
     def act(self) -> None:
-        from vertex_launch.job import json_schema  # `check` does not need it
+        from vertex_launch.job import json_schema  # `check` doesn't need this module
 
         print(json_schema.text(schema_file.mark()), end="")

@@ -1,4 +1,4 @@
-"""The options of commands that speak with Vertex AI."""
+"""The options of the commands that send requests to Vertex AI."""
 
 import contextlib
 import os
@@ -16,12 +16,12 @@ from vertex_launch.cloud.service import PAGE_SIZE, Service, connect, require_loc
 from vertex_launch.job.job_resource import Resource
 from vertex_launch.settings import Settings, for_local, require
 
-MEANING = "Its number, its name or its job file, which mean the newest of that name"
-BRIEF_SECONDS = 3.0  # for an answer while somebody waits behind TAB
+MEANING = "The job's number, name or job file. A name or a job file selects the newest job with that name"
+BRIEF_SECONDS = 3.0  # request timeout for shell completion
 
 
 def sent_jobs(asked: CompletionContext) -> list[str]:
-    """Return the names of the newest jobs that begin so, for the shell; none where the service does not answer."""
+    """Return the names of recent jobs that start with the typed text; none if the service doesn't respond."""
     with contextlib.suppress(Exception), CloudOptions().cloud() as service:
         names = (str(job.get("displayName")) for job in jobs.newest(replace(service, seconds=BRIEF_SECONDS), PAGE_SIZE))
         return [name for name in dict.fromkeys(names) if name.startswith(asked.incomplete)]
@@ -33,10 +33,10 @@ NamedJob = Annotated[str, Parameter(help=f"{MEANING}.", completer=sent_jobs)]
 
 @dataclass(frozen=True, kw_only=True)
 class CloudOptions(ProjectOptions):
-    """Which project and region; VERTEX_ENDPOINT may name a local Vertex in place of Google's."""
+    """The project and region of a command. VERTEX_ENDPOINT can select a local Vertex instead of Google Cloud."""
 
     def where(self) -> tuple[Settings, str]:
-        """Return the settings, with project and region, and the address of the local Vertex, "" for Google's."""
+        """Return the settings, including project and region, and the URL of the local Vertex ("" for Google Cloud)."""
         settings, endpoint = self.settings(), os.environ.get("VERTEX_ENDPOINT", "")
         if endpoint:
             require_local(endpoint)
@@ -46,7 +46,7 @@ class CloudOptions(ProjectOptions):
 
     @contextlib.contextmanager
     def cloud(self) -> Iterator[Service]:
-        """Yield the service, for a block in which a refusal of Google's becomes a sentence with its cure."""
+        """Yield the service; in the block, convert errors from Google Cloud into messages with a fix."""
         settings, endpoint = self.where()
         with google_errors(settings):
             yield connect(settings, endpoint)
@@ -54,10 +54,10 @@ class CloudOptions(ProjectOptions):
 
 @dataclass(frozen=True)
 class SentJobOptions(CloudOptions):
-    job: Annotated[str | None, Parameter(help=f"{MEANING}; without it the newest of all.", completer=sent_jobs)] = None
+    job: Annotated[str | None, Parameter(help=f"{MEANING}. Default: the newest job.", completer=sent_jobs)] = None
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:
-        """Yield the service and the named job; a refusal in the block becomes a sentence, as in `cloud`."""
+        """Yield the service and the selected job; in the block, convert errors as `cloud` does."""
         with self.cloud() as service:
             yield service, jobs.find(service, self.job)

@@ -1,4 +1,4 @@
-"""The command `emulate`: start the local Vertex, or disturb a replica of one that runs."""
+"""The command `emulate`: start the local Vertex, or simulate a failure of a replica in a running local Vertex."""
 
 import json
 import math
@@ -22,33 +22,36 @@ from vertex_launch.job.job_resource import id_of
 from vertex_launch.local.running.context import Options
 
 REQUEST_SECONDS = 30
-DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy can't reach this machine
 
 Action = Literal["preempt", "kill", "freeze", "late"]
-ACTIONS = """preempt takes a SPOT machine away: SIGTERM, the grace time, SIGKILL; then the whole job starts again.
-kill ends a replica at once, as when its memory is exhausted. freeze stops it for some SECONDS, as a machine that hangs.
-late lets its next start come some SECONDS later, as a machine that is hard to get."""
-HOW = Group("How machines behave")
+ACTIONS = """preempt simulates the loss of a SPOT machine: SIGTERM, the grace period, SIGKILL, and a restart of the job.
+kill stops a replica immediately, as if it ran out of memory. freeze pauses a replica for SECONDS, like a hung machine.
+late delays a replica's next start by SECONDS, as if machines were scarce."""
+HOW = Group("Machine behavior")
 
 
 def _seconds(meaning: str) -> Parameter:
-    return Parameter(validator=Number(gte=0), metavar="S", group=HOW, help=f"Seconds. {meaning}")
+    return Parameter(validator=Number(gte=0), metavar="S", group=HOW, help=f"Seconds {meaning}")
 
 
 @dataclass(frozen=True)
 class EmulateOptions(LocalOptions):
     action: Annotated[Action | None, Parameter(help=ACTIONS, show_choices=False)] = None
-    job: Annotated[str, Parameter(help="A custom job's id, the last part of its name.")] = ""
-    replica: Annotated[str, Parameter(help="Such as workerpool1-0.")] = ""
-    seconds: Annotated[float | None, Parameter(validator=Number(gte=0), help="For freeze and late.")] = None
+    job: Annotated[str, Parameter(help="The custom job's ID, the last part of its resource name.")] = ""
+    replica: Annotated[str, Parameter(help="The replica, such as workerpool1-0.")] = ""
+    seconds: Annotated[float | None, Parameter(validator=Number(gte=0), help="The duration of freeze or late.")] = None
     _: KW_ONLY
-    port: Annotated[Port, Parameter(metavar="N", help="Of 127.0.0.1; 0 takes a free one.")] = 8911
+    port: Annotated[Port, Parameter(metavar="N", help="Port on 127.0.0.1; 0 selects a free port.")] = 8911
     capacity: Annotated[
         list[str] | None,
-        Parameter(metavar="N", help="Replicas at once, 16, or REGION=N; further jobs are queued. Can be repeated."),
+        Parameter(
+            metavar="N",
+            help="Maximum number of running replicas (default 16), or REGION=N for one region. Can be repeated.",
+        ),
     ] = None
-    provision_seconds: Annotated[float, _seconds("Until a job's machines arrive.")] = 0
-    grace_seconds: Annotated[float, _seconds("Between SIGTERM and SIGKILL.")] = 5
+    provision_seconds: Annotated[float, _seconds("until a job's machines are ready.")] = 0
+    grace_seconds: Annotated[float, _seconds("between SIGTERM and SIGKILL.")] = 5
     reducers_as_ps: Annotated[
         bool, Parameter(negative="--no-reducers-as-ps", help="List reducers as ps in TF_CONFIG.", group=HOW)
     ] = True
@@ -57,13 +60,13 @@ class EmulateOptions(LocalOptions):
         if self.action:
             timed = self.action in ("freeze", "late")
             if not self.replica or timed is (self.seconds is None):
-                raise FaultError(f"{self.action} needs {'JOB REPLICA SECONDS' if timed else 'JOB and REPLICA alone'}")
+                raise FaultError(f"{self.action} requires {'JOB REPLICA SECONDS' if timed else 'only JOB and REPLICA'}")
             disturb(self.state_dir, self.action, self.job, self.replica, self.seconds or 0)
             return
         for name in ("provision_seconds", "grace_seconds"):
             if not math.isfinite(seconds := getattr(self, name)):
-                raise FaultError(f"--{name.replace('_', '-')} is {seconds}; give a finite number of seconds")
-        from vertex_launch.local import server  # only here: `check` and `run` need no web server
+                raise FaultError(f"--{name.replace('_', '-')} is {seconds}; use a finite number of seconds")
+        from vertex_launch.local import server  # `check` and `run` don't need the web server
 
         everywhere, regions = capacities(self.capacity or [])
         options = Options(
@@ -79,12 +82,15 @@ class EmulateOptions(LocalOptions):
 
 
 def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """Return how many replicas may run at once, in all and by region; raises FaultError."""
+    """Return the number of replicas that can run simultaneously, in total and by region.
+
+    Raises FaultError if a word isn't a valid capacity.
+    """
     everywhere, regions = Options.capacity, dict[str, int]()
     for word in words:
         region, _, count = word.rpartition("=")
         if not count.isdecimal() or (not region and int(count) < 1):
-            raise FaultError(f'--capacity: "{word}" is no number of replicas; write such as 16, or us-central1=0')
+            raise FaultError(f'--capacity: "{word}" is not a number of replicas; use, for example, 16 or us-central1=0')
         if region:
             regions[region] = int(count)
         else:
@@ -93,12 +99,12 @@ def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
 
 
 def disturb(state_dir: Path, action: Action, job: str, replica: str, seconds: float) -> None:
-    """Ask the service in the folder of --state-dir to disturb a replica; raises FaultError."""
+    """Send an action on a replica to the local Vertex in `state_dir`. Raises FaultError if the request fails."""
     from vertex_launch.local.api.store import endpoint_of
 
     endpoint = endpoint_of(state_dir)
     if not endpoint:
-        raise FaultError(f"{state_dir}: no local Vertex works here; start one with {program.NAME} emulate")
+        raise FaultError(f"{state_dir}: the local Vertex isn't running; start it with {program.NAME} emulate")
     body = json.dumps({"replica": replica, "seconds": seconds}).encode()
     url = f"{endpoint}/control/{quote(id_of(job), safe='')}/{action}"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
@@ -108,4 +114,4 @@ def disturb(state_dir: Path, action: Action, job: str, replica: str, seconds: fl
     except urllib.error.HTTPError as error:
         raise FaultError(json.loads(error.read())["error"]["message"]) from None
     except urllib.error.URLError as error:
-        raise FaultError(f"{endpoint}: {error.reason}; is the service still there?") from None
+        raise FaultError(f"{endpoint}: {error.reason}; check that the local Vertex is still running") from None

@@ -1,6 +1,6 @@
-"""A job that is followed, on the terminal: its states, what its replicas print, how far it is, and how it ended.
+"""Follows a job on the terminal: its states, the output of its replicas, its progress, and its result.
 
-The command `logs` shows the same of a job that was sent before.
+The command `logs` prints the same for a job that was submitted earlier.
 """
 
 import json
@@ -32,9 +32,9 @@ from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.untrusted.printable import printable
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 1, "PARTIALLY_SUCCEEDED": 1, "CANCELLED": 3, "EXPIRED": 4}
-UNSEEN, DETACHED = 5, 130  # the job goes on, but can no longer be seen, or is no longer looked at
-PLAIN = re.compile("[A-Za-z0-9 _-]*")  # a pattern that means itself
-BETWEEN = re.compile(r"\.[*+?]?|[\^$]")  # of what may stand between two of them
+UNSEEN, DETACHED = 5, 130  # the job continues, but it can't be read, or the user stopped following it
+PLAIN = re.compile("[A-Za-z0-9 _-]*")  # a pattern that matches only its own text
+BETWEEN = re.compile(r"\.[*+?]?|[\^$]")  # wildcards and anchors that may separate two plain texts
 AGO = re.compile("([0-9]+)([smhd])")
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 MOST_SHOWN = 20  # replicas
@@ -44,20 +44,20 @@ Wanted = Callable[[Line], object]
 
 @dataclass(frozen=True, kw_only=True)
 class LogsOptions(SentJobOptions):
-    follow: Annotated[bool, Parameter(alias="-f", help="Go on until the job has ended.")] = False
-    since: Annotated[str, Parameter(metavar="TIME", help="Not before: 10m, 2h or 1d ago, or a date and time.")] = ""
-    replica: Annotated[str, Parameter(metavar="NAME", help="Of one replica alone, such as workerpool0-0.")] = ""
+    follow: Annotated[bool, Parameter(alias="-f", help="Follow the log until the job ends.")] = False
+    since: Annotated[str, Parameter(metavar="TIME", help="Start at 10m, 2h or 1d ago, or at a date and time.")] = ""
+    replica: Annotated[str, Parameter(metavar="NAME", help="Print only this replica, such as workerpool0-0.")] = ""
     grep: Annotated[
-        str, Parameter(metavar="PATTERN", allow_leading_hyphen=True, help="Only lines in which this is found.")
+        str, Parameter(metavar="PATTERN", allow_leading_hyphen=True, help="Print only lines that match PATTERN.")
     ] = ""
-    json: Annotated[bool, Parameter(help="One JSON object for each line.")] = False
+    json: Annotated[bool, Parameter(help="Print one JSON object for each line.")] = False
 
     def act(self) -> None:
         search, since = pattern(self.grep).search, earliest(self.since, datetime.now(UTC))
         printed = 0
         with self.sent() as (service, job):
             known_replica(self.replica, job)
-            # The service leaves out other lines, if it can be sure of them; but --follow moves its bar by them.
+            # If possible, the service filters the lines. With --follow, the progress bar needs the other lines, too.
             log = Log(service, since, self.replica, "" if self.follow else part(self.grep))
             if self.follow:
                 raise SystemExit(follow_to_end(service, job["name"], log, lambda line: search(line.text), self.json))
@@ -68,11 +68,11 @@ class LogsOptions(SentJobOptions):
                     print_line(event, job, self.json)
                     printed += 1
         if not (printed or self.json):
-            complain(f"no such line is in the log{'' if state(job) in ENDED else ' yet'}", style="yellow")
+            complain(f"the log has no such line{'' if state(job) in ENDED else ' yet'}", style="yellow")
 
 
 def known_replica(name: str, job: Resource) -> None:
-    """Raise FaultError for the name of a replica that the job lacks."""
+    """Raise FaultError if the job has no replica with this name."""
     pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
     names = [f"workerpool{pool}-{index}" for pool, spec in pools for index in range(int(spec.get("replicaCount", 0)))]
     if name and names and name not in names:
@@ -80,35 +80,36 @@ def known_replica(name: str, job: Resource) -> None:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """Compile --grep; raises FaultError."""
+    """Compile the --grep pattern. Raises FaultError if the pattern isn't valid."""
     try:
         return re.compile(text)
     except re.error as error:
-        raise FaultError(f"--grep {text}: {error}; write \\ before a character that is meant as it is") from None
+        raise FaultError(f"--grep {text}: {error}; to match a special character literally, put \\ before it") from None
 
 
 def part(pattern: str) -> str:
-    """Return the longest text that each match of the pattern has; empty if it isn't a few texts one after the other."""
+    """Return the longest plain text that every match contains; "" if the pattern uses more than simple wildcards."""
     parts = BETWEEN.split(pattern)
     return max(parts, key=len) if all(map(PLAIN.fullmatch, parts)) else ""
 
 
 def earliest(text: str, now: datetime) -> datetime | None:
-    """Return the moment that --since means, None without one; raises FaultError."""
+    """Return the time that --since specifies, or None for "". Raises FaultError if the text isn't a time."""
     try:
         if ago := AGO.fullmatch(text):
             return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
         return datetime.fromisoformat(text).astimezone() if text else None
     except (ValueError, OverflowError):
-        raise FaultError(f"--since {text}: is no time; write 10m, 2h, 1d, or 2026-11-23T12:30") from None
+        raise FaultError(f"--since {text} isn't a valid time; use 10m, 2h, 1d, or 2026-11-23T12:30") from None
 
 
 def follow_to_end(
     service: Service, name: str, log: Log, wanted: Wanted = lambda line: True, as_json: bool = False
 ) -> int:
-    """Print what happens until the job has ended; returns the exit code that stands for its state.
+    """Print a job's events until the job ends, and return the exit code for its final state.
 
-    Ctrl-C leaves the job, and says how to come back to it. `as_json` has stdout get JSON lines, and stderr all else.
+    Ctrl-C leaves the job running and prints how to follow it again. With `as_json`, stdout gets only JSON lines, and
+    stderr gets all other output.
     """
     job: Resource = {"name": name}
     output = errors if as_json else console
@@ -118,7 +119,7 @@ def follow_to_end(
                 if isinstance(event, Changed):
                     before, job = state(job), event.job
                     screen.job = job
-                    if state(job) not in (before, *ENDED):  # the end is printed last
+                    if state(job) not in (before, *ENDED):  # the final state is printed last
                         output.print(headline(job, service))
                 elif isinstance(event, Line):
                     show(event, job, screen, service, wanted)
@@ -138,7 +139,7 @@ def follow_to_end(
 
 
 def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: Wanted) -> None:
-    """Print a line, and move the bar; a search has none."""
+    """Print a line, and update the progress bar. A tuning job has no progress bar."""
     if wanted(line):
         print_line(line, job, screen.as_json)
     moves = not screen.disable and "studySpec" not in job and line.replica == CHIEF_REPLICA
@@ -147,7 +148,7 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: 
 
 
 def print_line(line: Line, job: Resource, as_json: bool) -> None:
-    """`12:03:04 [workerpool0-0] step 50/600`, of a search with the trial; or an object with all that is known."""
+    """Print a line such as `12:03:04 [workerpool0-0] step 50/600` with the trial, if any, or print a JSON object."""
     if as_json:
         origin = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
         print(json.dumps({"message": line.text, **line.fields, **origin}), flush=True)
@@ -158,7 +159,7 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
 
 
 class Screen(Progress):
-    """Lines and, where there is a terminal, below them how many steps are done; before the first one, the times."""
+    """Output lines with a progress bar below them on a terminal; before the first step, the bar shows times."""
 
     def __init__(self, output: Console, as_json: bool) -> None:
         self.as_json = as_json
@@ -174,14 +175,14 @@ class Screen(Progress):
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
     def move(self, steps: events.Steps, cost: str) -> None:
-        """Move the bar; without a metric the last one stays."""
+        """Update the progress bar. Without a new metric, keep the last one."""
         metric = steps.metric or (self.tasks[0].fields["metric"] if self.tasks else "")
         bar: dict[str, Any] = {"completed": steps.done, "total": steps.total, "metric": metric, "cost": cost}
         self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
 
 
 def headline(job: Resource, service: Service) -> Text:
-    """`12:03:04 run RUNNING: waited 2 min 3 s`; once it runs also how long, and what that costs."""
+    """Return `12:03:04 run RUNNING: waited 2 min 3 s`. For a started job, add its run time and cost."""
     parts = times(job)
     if jobs.ran(job, datetime.now(UTC)) >= 1:
         parts.append(so_far(job, service))
@@ -191,7 +192,7 @@ def headline(job: Resource, service: Service) -> Text:
 
 
 def times(job: Resource) -> list[str]:
-    """`waited 2 min 3 s` and, once it runs, `runs for 12 s`."""
+    """Return `waited 2 min 3 s` and, for a started job, `runs for 12 s`."""
     now = datetime.now(UTC)
     waited, ran = jobs.waited(job, now), jobs.ran(job, now)
     runs = "ran" if state(job) in ENDED else "runs for"
@@ -200,13 +201,13 @@ def times(job: Resource) -> list[str]:
 
 
 def so_far(job: Resource, service: Service) -> str:
-    """Return the cost until now, `about $1.20`; "" where a price is unknown."""
+    """Return the cost so far, such as `about $1.20`; "" if a price is unknown."""
     cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
     return f"about {usd(cost.usd)}{' in the cloud' if service.endpoint else ''}" if cost else ""
 
 
 def print_cause(service: Service, job: Resource) -> None:
-    """Print why a job ended badly: the service's words and, unless they have a traceback, the replica's last errors."""
+    """Print why a job failed: the service's message and, if it has no traceback, the replica's last errors."""
     message = fault(job).strip()
     if message:
         complain(message)
@@ -219,16 +220,16 @@ def print_cause(service: Service, job: Resource) -> None:
 
 
 def detached(service: Service, name: str) -> str:
-    """Say how a person who has stopped to look at a job comes back to it, and how it is stopped."""
+    """Return instructions to follow the job again and to stop it."""
     id = id_of(name)
     return (
-        f"\nthe job goes on; come back to it with: {command(service, 'logs', id, '--follow')}\n"
+        f"\nthe job continues; follow it with: {command(service, 'logs', id, '--follow')}\n"
         f"stop it with: {command(service, 'cancel', id)}\n{service.page(name)}"
     )
 
 
 def command(service: Service, *words: str) -> str:
-    """Return another command line of this program, for the same project and region."""
+    """Return a command line of this program for the same project and region."""
     settings = service.settings
     typed = (key for key in ("project", "region") if settings.origin(key).startswith("--"))
     return " ".join((program.NAME, *words, *(f"--{key} {getattr(settings, key)}" for key in typed)))
@@ -237,5 +238,5 @@ def command(service: Service, *words: str) -> str:
 def service_line(event: Lost | Back) -> Text:
     now = clock(datetime.now(UTC))
     if isinstance(event, Back):
-        return Text(f"{now} the service answers again", style="yellow")
-    return Text(f"{now} {printable(event.reason)}; it is asked again", style="yellow")
+        return Text(f"{now} the service responds again", style="yellow")
+    return Text(f"{now} {printable(event.reason)}; retrying", style="yellow")

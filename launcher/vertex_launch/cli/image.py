@@ -1,7 +1,7 @@
-"""The commands `image`, `lock` and `package`: make of a folder what jobs run.
+"""The commands `image`, `lock` and `package`: build a folder's image, lock its versions, or pack the folder.
 
-That is an image, built here or by Google, with locked versions, or a package for a pythonPackageSpec, which Google's
-images install: the folder's pyproject.toml says what is packed; setuptools packs it.
+`image` builds on this machine or with Cloud Build. `package` makes a source package for a pythonPackageSpec, which
+Google's images install. The folder's pyproject.toml defines the content of the package, and setuptools packs it.
 """
 
 import importlib.util
@@ -35,19 +35,19 @@ from vertex_launch.rules.containers import OF_REDUCERS
 from vertex_launch.settings import require
 
 KINDS = ("cpu", "push", "cloud")
-HELP = "cpu, push, cloud; an option of docker build is one word, or stands behind a lone --."
-NO_ENGINE = "there is no docker and no podman here; with the word cloud Google builds the image"
-NO_KIND = "{} is none of cpu, push and cloud; options of docker build stand behind a lone --, as in -- --build-arg A=1"
+HELP = "cpu, push, cloud, or options of docker build, each as one word. Put other options after a lone --."
+NO_ENGINE = "neither docker nor podman is installed on this machine; to build with Cloud Build, add the word cloud"
+NO_KIND = "{} isn't cpu, push or cloud; put options of docker build after a lone --, as in -- --build-arg A=1"
 
 REQUIREMENTS = Path("requirements")
-# The image's platform, and the oldest Python of projects: Ubuntu's newer one takes the same versions.
+# The image's platform, and the oldest Python of projects. The same versions work with Ubuntu's newer Python.
 TARGET = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_28")
 HOW = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match")
-NO_UV = "this Python has no uv, which resolves the versions; install it: {} -m pip install uv"
+NO_UV = "uv, which resolves the versions, isn't installed in this Python; install it: {} -m pip install uv"
 
 DIST = Path("dist")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
-# Leftovers of setuptools in a folder, which are not packed: an old list of files would add its files.
+# Leftovers of setuptools aren't packed, because an outdated file list would add files to the package.
 LEFT = (DIST.name, "build", "*.egg-info", "__pycache__")
 
 
@@ -74,7 +74,7 @@ class ImageOptions(StandIns):
 
 
 def build_by_google(build: Build, project: str) -> None:
-    """Have Google build the image; without a project it is that of gcloud's own configuration."""
+    """Build the image with Cloud Build. If `project` is empty, gcloud uses the project in its configuration."""
     config = state_dir().folder / "cloudbuild.json"
     private(config.parent)
     config.write_text(json.dumps(images.cloud_build(build)), encoding="utf-8")
@@ -83,7 +83,7 @@ def build_by_google(build: Build, project: str) -> None:
 
 
 def build_here(build: Build, push: bool) -> None:
-    """Build the image with the engine of this machine; the last line says whether its NCCL can use reducers."""
+    """Build the image with this machine's container engine, and print whether its NCCL can use reducers."""
     engine = containers.installed()
     if not engine:
         raise FaultError(NO_ENGINE)
@@ -99,9 +99,9 @@ def build_here(build: Build, push: bool) -> None:
 
 
 def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
-    """Read labels off the image, as options of `docker build`; an image of another Dockerfile may give none."""
+    """Return labels from the image as options of `docker build`; none if its Dockerfile isn't the template's."""
     done = subprocess.run((engine, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode > 2:  # the engine's own; 1 and 2 are of the last line in the image
+    if done.returncode > 2:  # the engine failed; 1 and 2 come from the last command in the image
         errors.print(done.stderr)
         raise SystemExit(done.returncode)
     return [line for line in done.stdout.splitlines() if line.startswith("--label=")]
@@ -115,7 +115,7 @@ class LockOptions:
     _: KW_ONLY
     passed: Passed = ()
     custom_compile_command: Annotated[
-        str, Parameter(metavar="LINE", help="What the locks name in their header as their origin.")
+        str, Parameter(metavar="COMMAND", help="The command that the headers of the lock files show.")
     ] = f"{program.SCRIPT} lock"
 
     def act(self) -> None:
@@ -123,21 +123,21 @@ class LockOptions:
             raise FaultError(NO_UV.format(sys.executable))
         words = (f"--custom-compile-command={self.custom_compile_command}", *(self.words or ()), *self.passed)
         resolve("lock.txt", str(REQUIREMENTS / "cuda.txt"), str(REQUIREMENTS / "trainer.txt"), *words)
-        # The framework's share of the lock: its layer of the image is built again only where this file changes.
+        # The framework's part of the lock. The framework's image layer is rebuilt only if this file changes.
         resolve("cuda.lock.txt", str(REQUIREMENTS / "cuda.txt"), f"--constraint={REQUIREMENTS / 'lock.txt'}", *words)
 
 
 def resolve(name: str, *words: str) -> None:
     path = REQUIREMENTS / name
     call(sys.executable, "-m", "uv", "pip", "compile", *TARGET, *HOW, f"--output-file={path}", *words)
-    # cuda.txt and cpu.txt choose the build of a version, such as 2.13.0+cu126.
+    # cuda.txt and cpu.txt select the build of a version, such as 2.13.0+cu126.
     path.write_text(re.sub(r"\+\w+$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE), encoding="utf-8")
 
 
 def call(*words: str) -> None:
-    """Show a line and run it; where it fails, this program ends with its exit code.
+    """Print a command and run it. If the command fails, exit with its exit code.
 
-    Ctrl-C reaches the program, too, which ends in its own time: gcloud has yet to cancel what Google builds.
+    Ctrl-C also reaches the command. This function waits for its exit, because gcloud must first cancel its build.
     """
     console.print(shlex.join(words))
     interrupts: list[int] = []
@@ -152,7 +152,7 @@ def call(*words: str) -> None:
 
 @dataclass(frozen=True)
 class PackageOptions(StandIns):
-    folder: Annotated[Path, Parameter(help="The folder with pyproject.toml.")] = Path()
+    folder: Annotated[Path, Parameter(help="The folder that contains pyproject.toml.")] = Path()
     _: KW_ONLY
     bucket: Bucket = ""
 
@@ -161,23 +161,23 @@ class PackageOptions(StandIns):
         require(settings, "bucket")
         made = pack(self.folder, DIST)
         copy = place(made, settings.bucket, state_dir().buckets)
-        console.print(f"{shown(made.file)}, and for the local Vertex {shown(copy)}")
-        console.print(f"send it: gcloud storage cp {shown(made.file)} {made.address(settings.bucket)}")
+        console.print(f"packed {shown(made.file)}, and copied it to {shown(copy)} for the local Vertex")
+        console.print(f"upload it: gcloud storage cp {shown(made.file)} {made.address(settings.bucket)}")
 
 
 @dataclass(frozen=True)
 class Package:
-    """A source package: the file, and where jobs find it."""
+    """A source package: its file, and its folder in the bucket."""
 
     file: Path
-    folder: str  # in the bucket
+    folder: str
 
     def address(self, bucket: str) -> str:
         return f"gs://{bucket}/{self.folder}/{self.file.name}"
 
 
 def pack(folder: Path, dist: Path) -> Package:
-    """Pack a folder into `dist`, and write nothing in the folder; raises FaultError if setuptools refuses it."""
+    """Pack a folder into `dist` without changing the folder. Raises FaultError if setuptools can't pack it."""
     description = folder / "pyproject.toml"
     name = _name(description)
     with tempfile.TemporaryDirectory() as stand_in:
@@ -187,12 +187,12 @@ def pack(folder: Path, dist: Path) -> Package:
         done = subprocess.run(command, cwd=stand_in, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise FaultError(f"{description}: setuptools cannot pack this folder: {reason}")
+        raise FaultError(f"{description}: setuptools can't pack this folder: {reason}")
     return Package(dist / done.stdout.splitlines()[-1], f"{name}/packages")
 
 
 def place(package: Package, bucket: str, buckets: Path) -> Path:
-    """Put the package where the local Vertex looks for it: in the folder that stands for the bucket."""
+    """Copy the package to the local folder that the local Vertex uses for the bucket."""
     copy = buckets / bucket / package.folder / package.file.name
     copy.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(package.file, copy)
@@ -202,7 +202,7 @@ def place(package: Package, bucket: str, buckets: Path) -> Path:
 def _link(path: Path, place: Path) -> None:
     try:
         place.symlink_to(path)
-    except OSError:  # Windows asks for a privilege
+    except OSError:  # Windows requires a privilege for symbolic links
         shutil.copytree(path, place) if path.is_dir() else shutil.copyfile(path, place)
 
 
@@ -210,4 +210,4 @@ def _name(path: Path) -> str:
     try:
         return str(tomllib.loads(read_text(path))["project"]["name"])
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise FaultError(f"{path}: describes no package ({error}); it needs a table [project] with a name") from None
+        raise FaultError(f"{path}: doesn't describe a package ({error}); add a table [project] with a name") from None

@@ -1,4 +1,4 @@
-"""The commands `jobs`, `status`, `cost` and `cancel`: sent jobs, how they stand, what they cost, and their end."""
+"""The commands `jobs`, `status`, `cost` and `cancel`: list jobs, show their state and cost, and stop them."""
 
 import json
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import clock, duration, usd
 from vertex_launch.untrusted.printable import printable
 
-State = Enum("State", "QUEUED PENDING RUNNING SUCCEEDED FAILED CANCELLING CANCELLED EXPIRED")  # in either case
+State = Enum("State", "QUEUED PENDING RUNNING SUCCEEDED FAILED CANCELLING CANCELLED EXPIRED")  # upper or lower case
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobsOptions(CloudOptions):
-    state: Annotated[State | None, Parameter(help="Only those in this state.")] = None
-    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="So many, the newest first.")] = 20
-    json: Annotated[bool, Parameter(help="The resources themselves, as a list.")] = False
+    state: Annotated[State | None, Parameter(help="List only jobs in this state.")] = None
+    limit: Annotated[int, Parameter(validator=Number(gte=1, lte=1000), help="Maximum number of jobs to list.")] = 20
+    json: Annotated[bool, Parameter(help="Print the resources as a JSON list.")] = False
 
     def act(self) -> None:
         wanted = self.state.name if self.state else ""
@@ -69,7 +69,7 @@ def table_of_jobs(resources: list[Resource], catalog: Catalog) -> Table:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusOptions(SentJobOptions):
-    json: Annotated[bool, Parameter(help="The resource itself.")] = False
+    json: Annotated[bool, Parameter(help="Print the resource as JSON.")] = False
 
     def act(self) -> None:
         with self.sent() as (service, job):
@@ -88,7 +88,7 @@ class StatusOptions(SentJobOptions):
 
 
 def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
-    """Name and value of each line."""
+    """Yield the name and value of each line."""
     spec = run_spec(job)
     yield kind(job).rpartition(" ")[2], job["name"]
     for index, pool in enumerate(spec.get("workerPoolSpecs", ())):
@@ -104,20 +104,20 @@ def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class CostOptions(SentJobOptions):
-    json: Annotated[bool, Parameter(help="For programs.")] = False
+    json: Annotated[bool, Parameter(help="Print the cost as JSON.")] = False
 
     def act(self) -> None:
         with self.sent() as (service, job):
             cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
         if cost is None:
-            raise FaultError(f"{job['name']}: a price is not known; add yours under [prices] in vertex.toml")
+            raise FaultError(f"{job['name']}: the price of a machine isn't known; add it under [prices] in vertex.toml")
         price = cost.per_hour
         if self.json:
             print(json.dumps({"job": job["name"], "usd": cost.usd, "hours": cost.hours, "per_hour": price.usd}))
             return
         console.print(headline(job, service))
         print_table(table_of_cost(cost))
-        console.print(f"{price.certainty}: {price.source}; what is billed may differ")
+        console.print(f"{price.certainty}: {price.source}; the billed amount may differ")
 
 
 def table_of_cost(cost: Cost) -> Table:
@@ -126,7 +126,7 @@ def table_of_cost(cost: Cost) -> Table:
     for row in cost.rows:
         shown.add_row(str(row), usd(row.usd or 0), time, usd(cost.hours * (row.usd or 0)))
     if len(cost.rows) > 1:
-        shown.add_row("in all", usd(cost.per_hour.usd), time, usd(cost.usd))
+        shown.add_row("total", usd(cost.per_hour.usd), time, usd(cost.usd))
     return shown
 
 
@@ -134,10 +134,10 @@ def table_of_cost(cost: Cost) -> Table:
 class CancelOptions(CloudOptions):
     job: NamedJob
     _: KW_ONLY
-    yes: Annotated[bool, Parameter(help="Do not ask before.")] = False
+    yes: Annotated[bool, Parameter(help="Don't ask for confirmation.")] = False
 
     def act(self) -> None:
-        message = "nothing was stopped" if self.yes else "nothing was stopped; --yes stops without a question"
+        message = "nothing was stopped" if self.yes else "nothing was stopped; --yes stops without confirmation"
         with self.cloud() as service, signals_as_exceptions():
             with interrupted(message):
                 job = jobs.running(service, self.job)
@@ -145,10 +145,10 @@ class CancelOptions(CloudOptions):
                 console.print(headline(job, service))
                 console.print(f"{name}, created {clock(moment(job, 'createTime'))}")
                 if state(job) in ENDED:
-                    console.print("it has ended already; nothing was done")
+                    console.print("the job has already ended; nothing was done")
                     return
-                if not (self.yes or confirmed("Stop it?")):
+                if not (self.yes or confirmed("Stop the job?")):
                     raise SystemExit(1)
-            with interrupted(f"whether it was stopped is not known; see: {command(service, 'status', id)}"):
+            with interrupted(f"the job may or may not have been stopped; check with: {command(service, 'status', id)}"):
                 service.cancel(name)
-        console.print(f"asked to stop; see it end with: {command(service, 'logs', id, '--follow')}")
+        console.print(f"the job was asked to stop; follow it with: {command(service, 'logs', id, '--follow')}")

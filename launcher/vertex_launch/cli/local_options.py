@@ -1,4 +1,4 @@
-"""The options of `run` and `emulate`, which alone need the machinery of jobs that run here."""
+"""The options of `run` and `emulate`, the commands that run jobs on this machine."""
 
 import os
 from dataclasses import dataclass, field, replace
@@ -21,17 +21,17 @@ class LocalOptions(SettingsOptions):
     state_dir: StateFolder = field(default_factory=lambda: state_dir().folder)
     pass_env: Annotated[
         list[str] | None,
-        Parameter(metavar="NAME", help="A variable of this shell that replicas get, too; can be repeated."),
+        Parameter(metavar="NAME", help="Pass this shell's variable NAME to replicas; can be repeated."),
     ] = None
-    retry_user_errors: Annotated[bool, Parameter(help="Start again also what ends with code 1, 2, 126 or 127.")] = False
+    retry_user_errors: Annotated[bool, Parameter(help="Also restart after exit code 1, 2, 126 or 127.")] = False
 
     fault: Annotated[
         list[str] | None,
-        Parameter(metavar="R:F@M", help="Rehearse: workerpool1-0:kill@step=20, :late=20, ...; can be repeated."),
+        Parameter(metavar="R:F@M", help="Simulate a fault, such as workerpool1-0:kill@step=20; can be repeated."),
     ] = None
 
     def context(self, options: Options) -> Context:
-        """Return the context of all jobs, and complain of each variable to pass that this shell lacks."""
+        """Return the context of all jobs. Print a warning for each passed variable that this shell doesn't set."""
         settings = passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, settings.env):
             complain(sentence, style="yellow")

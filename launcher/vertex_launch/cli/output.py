@@ -1,4 +1,4 @@
-"""Output of the commands: answers on stdout, findings and faults on stderr."""
+"""Output of the commands: results on stdout, findings and errors on stderr."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -24,20 +24,20 @@ WIDEST = 200  # columns
 
 
 class Lasting(Console):
-    """Prints nothing more when `| head` has seen enough; what the command does goes on, and so does its exit code."""
+    """A console that stops printing when its pipe is closed. The command continues and keeps its exit code."""
 
     def on_broken_pipe(self) -> None:
         with contextlib.suppress(SystemExit):
             super().on_broken_pipe()
 
 
-# A user's brackets and colons are no markup and no emoji.
+# A user's brackets and colons are printed literally, not as markup or emoji.
 PLAIN: Mapping[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
 console, lasting, errors = Console(**PLAIN), Lasting(**PLAIN), Console(stderr=True, **PLAIN)
 
 
 def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
-    """Return a file's job for each of these settings; prints each finding once, and ends where a rule refuses it."""
+    """Return a file's job for each of these settings. Print each finding once, and exit if a rule rejects the file."""
     project = training.project(Path(), date.today())
     examined = [checks.examine(path, settings, project) for settings in places]
     findings = dict.fromkeys(finding for one in examined for finding in one.findings)
@@ -57,19 +57,19 @@ def report(examined: Examined) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table; for a pipe no cell is cut."""
+    """Print a table. If stdout is a pipe, no cell is truncated."""
     (console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDEST)).print(table)
 
 
 def warn_of_age(catalog: Catalog) -> None:
-    """Warn if the facts behind the rules are old."""
+    """Print a warning if the facts that the rules use are old."""
     if old := checks.facts_notice(catalog, date.today()):
         complain(old, style="yellow")
 
 
 @contextlib.contextmanager
 def interrupted(message: str) -> Iterator[None]:
-    """End the program with this message on Ctrl-C, at a question too."""
+    """Print this message and exit if the user presses Ctrl-C, even at a prompt."""
     try:
         yield
     except (KeyboardInterrupt, EOFError):
@@ -78,10 +78,10 @@ def interrupted(message: str) -> Iterator[None]:
 
 
 def confirmed(question: str) -> bool:
-    """Ask for a yes; raises EOFError if nobody can answer."""
+    """Ask for confirmation. Raises EOFError if stdin is at its end."""
     return input(f"{question} [y/N]: ").strip().casefold() in ("y", "yes")
 
 
 def complain(text: str, style: str = "red") -> None:
-    """Print a fault, of which no character steers the terminal."""
+    """Print an error to stderr, without control characters that could affect the terminal."""
     errors.print(Text(printable.lines(text), style=style))

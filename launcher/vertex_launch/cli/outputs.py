@@ -1,4 +1,4 @@
-"""The commands `model` and `tensorboard`: the files that a job leaves in its bucket."""
+"""The commands `model` and `tensorboard`: read the files that a job wrote to its bucket."""
 
 import contextlib
 import subprocess
@@ -23,25 +23,25 @@ from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.plan.formatting import size
 from vertex_launch.untrusted.printable import printable
 
-SECONDS = 10.0  # between two looks into the bucket
+SECONDS = 10.0  # between two reads of the bucket
 PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(SentJobOptions):
-    to: Annotated[Path | None, Parameter(metavar="FOLDER", help="A new folder; else NAME-model.")] = None
+    to: Annotated[Path | None, Parameter(metavar="FOLDER", help="The new folder; default: NAME-model.")] = None
 
     def act(self) -> None:
         with self.sent() as (service, job):
             target = self.to or Path(f"{Path(str(job.get('displayName'))).name or 'job'}-model")
             for name, length in fetch_model(job, service, target):
                 console.print(f"  {printable(name)}  {size(length)}")
-        console.print(f"the model of {model_address(job)} is in {target}")
+        console.print(f"the model from {model_address(job)} is in {target}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorboardOptions(SentJobOptions):
-    port: Annotated[Port, Parameter(help="Of its page; 0 takes a free one.")] = 6006
+    port: Annotated[Port, Parameter(help="Port of the TensorBoard page; 0 selects a free port.")] = 6006
 
     def act(self) -> None:
         if missing := [*not_installed("tensorboard", "the command tensorboard")]:
@@ -50,8 +50,8 @@ class TensorboardOptions(SentJobOptions):
             folder = state_dir().folder / "curves" / (id := id_of(job["name"]))
             if not copy_curves(job, service, folder):
                 fault = f"is {state(job)} and has no curves{'' if state(job) in ENDED else ' yet'}"
-                raise FaultError(f"job {id} {fault}; a trainer writes them to AIP_TENSORBOARD_LOG_DIR")
-        console.print(f"curves of {job.get('displayName')} in {folder}, Ctrl-C ends it")
+                raise FaultError(f"job {id} {fault}; the trainer must write curves to AIP_TENSORBOARD_LOG_DIR")
+        console.print(f"the curves of {job.get('displayName')} are in {folder}; press Ctrl-C to stop TensorBoard")
         page = ("--logdir", str(folder), "--host", "127.0.0.1", "--port", str(self.port))
         command = (sys.executable, "-m", "tensorboard.main", *page)
         with contextlib.suppress(KeyboardInterrupt), signals_as_exceptions(), subprocess.Popen(command) as shown:
@@ -59,7 +59,7 @@ class TensorboardOptions(SentJobOptions):
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         raise SystemExit(shown.wait(SECONDS))
-                    with contextlib.suppress(*PASSING):  # the next time may do
+                    with contextlib.suppress(*PASSING):  # the next attempt may succeed
                         copy_curves(job, service, folder)
             finally:
                 shown.terminate()

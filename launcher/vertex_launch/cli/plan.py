@@ -1,4 +1,4 @@
-"""The command `plan`: from job files and flags to tables, a picture, JSON, or a changed file."""
+"""The command `plan`: print a job's plan as tables or JSON, draw it as a chart, or apply it to the job file."""
 
 import json
 import math
@@ -27,25 +27,25 @@ PICTURES = (".png", ".svg")
 
 @dataclass(frozen=True)
 class PlanOptions(SettingsOptions):
-    jobs: Annotated[list[Path], Parameter(help="A job file; several with --compare.")]
+    jobs: Annotated[list[Path], Parameter(help="A job file, or several job files with --compare.")]
     _: KW_ONLY
     passed: Passed = ()
-    compare: Annotated[bool, Parameter(help="Several jobs side by side.")] = False
+    compare: Annotated[bool, Parameter(help="Compare several jobs side by side.")] = False
     gradient_bytes: Annotated[
-        float | None, Parameter(help="Bytes of gradients that a step all-reduces; the trainer is not asked then.")
+        float | None, Parameter(help="Bytes of gradients that each step all-reduces, instead of the trainer's value.")
     ] = None
     step_seconds: Annotated[
-        float | None, Parameter(help="What computing takes in a step, measured without a network.")
+        float | None, Parameter(help="Measured compute time of a step in seconds, without the network.")
     ] = None
     run: Annotated[
-        Path | None, Parameter(help="The output folder of a run on one machine of the kind; its speed counts.")
+        Path | None, Parameter(help="Use the speed of a run on one machine of this type, from its output folder.")
     ] = None
     mfu: Annotated[
-        float, Parameter(help="Share of the GPUs' peak that is reached, if nothing is measured: 0.01 to 1.")
+        float, Parameter(help="Share of peak FLOPS that the GPUs reach, if no speed was measured: 0.01 to 1.")
     ] = MFU
-    chart: Annotated[Path | None, Parameter(help="Draw the job on 1 to 1,024 machines: a .png or .svg.")] = None
-    apply: Annotated[bool, Parameter(help="Write the reducers into the file, unless they lose.")] = False
-    json: Annotated[bool, Parameter(help="One JSON document in place of tables.")] = False
+    chart: Annotated[Path | None, Parameter(help="Save a .png or .svg chart of 1 to 1,024 machines.")] = None
+    apply: Annotated[bool, Parameter(help="Write the reducers to the job file if they can pay off.")] = False
+    json: Annotated[bool, Parameter(help="Print one JSON document instead of tables.")] = False
 
     def act(self) -> None:
         settings, flags = self.settings(), self.passed
@@ -56,10 +56,10 @@ class PlanOptions(SettingsOptions):
         if self.chart:
             _draw(plans[0], self.chart)
         if self.chart and not self.json:
-            console.print(f"{self.chart}: drawn\n")
+            console.print(f"{self.chart}: chart saved\n")
         if self.json:
             text = json.dumps([asdict(plan) for plan in plans], default=str)
-            answers = json.loads(text, parse_constant=lambda _: None)  # JSON knows no Infinity
+            answers = json.loads(text, parse_constant=lambda _: None)  # JSON doesn't support Infinity
             print(json.dumps(answers if self.compare else answers[0], indent=2))
         else:
             console.print(report.comparison(plans, console) if self.compare else report.report(plans[0]))
@@ -70,7 +70,7 @@ class PlanOptions(SettingsOptions):
 def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
     for name, value in (("--step-seconds", wanted.step_seconds), ("--gradient-bytes", wanted.gradient_bytes)):
         if value is not None and not 0 < value < math.inf:
-            raise FaultError(f"{name} is {value:g}; give a finite number above 0")
+            raise FaultError(f"{name} is {value:g}; use a finite number above 0")
     for fault, present in _contradictions(wanted, flags).items():
         if present:
             raise FaultError(fault)
@@ -78,36 +78,36 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
     if missing := [one for name, (option, used) in needed.items() if used for one in not_installed(name, option)]:
         raise FaultError(*missing)
     if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
-        raise FaultError(f"{wanted.chart}: is no picture; end its name in {' or '.join(PICTURES)}")
+        raise FaultError(f"{wanted.chart}: isn't an image; use a name that ends in {' or '.join(PICTURES)}")
     if wanted.chart and not wanted.chart.parent.is_dir():
-        raise FaultError(f"{wanted.chart}: there is no folder {wanted.chart.parent}; make it first")
+        raise FaultError(f"{wanted.chart}: the folder {wanted.chart.parent} doesn't exist; create it first")
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
-    """Faults of options that contradict each other, each with whether it is there."""
-    count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # the trainer
+    """Return the errors of contradictory options, each with a value that is true if the error is present."""
+    count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
     return {
-        f"--mfu is {wanted.mfu:g}; give a share from 0.01 to 1": not 0.01 <= wanted.mfu <= 1,
-        f"plan takes one job, not {count}; add --compare to see them side by side": count > 1 and not wanted.compare,
-        "--compare changes and draws nothing; leave it out to --apply or --chart one job": wanted.compare and changes,
-        "--gradient-bytes leaves out the trainer, whom flags behind -- are for; keep one": flags and unasked,
-        "--apply changes the file, which lacks the flags behind --; write them into its args first": unwritten,
-        "--step-seconds and --run both say how long computing takes; keep one": computed and run,
-        "--run needs the trainer's global batch, which --gradient-bytes leaves out; use --step-seconds": run
+        f"--mfu is {wanted.mfu:g}; use a share from 0.01 to 1": not 0.01 <= wanted.mfu <= 1,
+        f"plan accepts one job, not {count}; to compare jobs, add --compare": count > 1 and not wanted.compare,
+        "--compare can't be combined with --apply or --chart; remove --compare": wanted.compare and changes,
+        "--gradient-bytes can't be combined with trainer flags after --; use only one of them": flags and unasked,
+        "--apply can't be combined with flags after --; add these flags to the args in the job file first": unwritten,
+        "--step-seconds and --run both set the compute time; use only one of them": computed and run,
+        "--run requires the trainer's batch size, but --gradient-bytes skips the trainer; use --step-seconds": run
         and unasked,
     }
 
 
 def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Needs:
-    """Plan a job, as far as its trainer can be asked and its machines are known."""
+    """Plan a job. Memory and time are missing if the trainer can't be described or a machine is unknown."""
     work, missing = None, ""
     if wanted.gradient_bytes is None:
         try:
             work = workload.of(with_arguments(trial(job), flags), settings.commands, os.environ, state_dir())
         except FaultError as error:
-            missing = f"{error}. Plan with --gradient-bytes"
+            missing = f"{error}. Use --gradient-bytes"
     return planner.plan(
         job,
         settings,
@@ -122,7 +122,7 @@ def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: 
 
 def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, work: Workload | None) -> Compute | None:
     if wanted.step_seconds is not None:
-        return Compute(wanted.step_seconds, "measured, by --step-seconds")
+        return Compute(wanted.step_seconds, "measured, from --step-seconds")
     if wanted.run and work:
         workload.require_gpus(wanted.run, state_dir().buckets, host.visible_gpus(os.environ))
         rate = workload.samples_per_second_per_gpu(wanted.run)
@@ -134,34 +134,34 @@ def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, wor
 
 def _draw(plan: Needs, path: Path) -> None:
     if not isinstance(plan, Plan) or not plan.curves:
-        raise FaultError(f"{path}: cannot be drawn without {_missing(plan)}")
-    from vertex_launch.plan import chart  # only here: matplotlib takes a second to import
+        raise FaultError(f"{path}: the chart requires {_missing(plan)}")
+    from vertex_launch.plan import chart  # importing matplotlib takes a second
 
     chart.save(plan, path)
 
 
 def _missing(plan: Needs) -> str:
-    """Return the fact without which no curve can be drawn, and the way to give it."""
+    """Return the missing fact that the chart requires, and how to provide it."""
     if not isinstance(plan, Plan):
-        return f"the gradients: {plan.missing}"
+        return f"the size of the gradients: {plan.missing}"
     if pools.differ(plan.rows):
-        return "machines of one kind; make pools 0 and 1 the same"
+        return "machines of one type; use the same type in pools 0 and 1"
     if plan.workload is None:
-        return "the trainer's batch; plan without --gradient-bytes"
+        return "the trainer's batch size; plan without --gradient-bytes"
     if plan.known_compute is None:
-        return "the time to compute; measure a step, for --step-seconds"
-    return "all prices; add yours under [prices] in vertex.toml"
+        return "the compute time of a step; measure it and set --step-seconds"
+    return "all prices; add the missing prices under [prices] in vertex.toml"
 
 
 def _apply(job: Job | TuningJob, plan: Needs) -> None:
     if not isinstance(plan, Plan):
-        raise FaultError(f"{job.path}: --apply wrote nothing: {plan.missing}")
+        raise FaultError(f"{job.path}: --apply changed nothing: {plan.missing}")
     if plan.advised.verdict.pays is False:
-        cure = "remove pool 2" if plan.present else "the file needs no pool 2"
-        raise FaultError(f"{job.path}: --apply wrote nothing, since reducers do not pay here; {cure}")
+        cure = "remove pool 2" if plan.present else "the job doesn't need a pool 2"
+        raise FaultError(f"{job.path}: --apply changed nothing, because reducers don't pay off; {cure}")
     sizing = plan.advised.sizing
     if plan.present and plan.present.sizing == sizing:
-        console.print(f"{job.path}: has {sizing.count} x {sizing.machine_type} already")
+        console.print(f"{job.path}: already has {sizing.count} x {sizing.machine_type}")
         return
     apply.apply(trial(job), sizing)
     console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")

@@ -1,4 +1,4 @@
-"""The command `predict`: ask an exported model, as Vertex AI would."""
+"""The command `predict`: request predictions from an exported model, as Vertex AI would."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from vertex_launch.errors import FaultError
 from vertex_launch.local import prediction
 from vertex_launch.local.running.signals import signals_as_exceptions
 
-SERVER = Path("trainer/serving.py")  # the project's server, the default
+SERVER = Path("trainer/serving.py")  # the project's own server, which is the default
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,17 @@ class PredictOptions:
     model: Annotated[Path, Parameter(help="The folder of an exported model.")]
     sample: Annotated[
         Path | None,
-        Parameter(allow_leading_hyphen=True, help='JSON such as {"instances": [...]}; - is standard input.'),
+        Parameter(allow_leading_hyphen=True, help='A JSON file such as {"instances": [...]}; - reads standard input.'),
     ] = None
     _: KW_ONLY
-    serve: Annotated[bool, Parameter(help="Go on answering until Ctrl-C.")] = False
-    command: Annotated[str, Parameter(help="What serves it, in place of python -m trainer.serving.")] = ""
+    serve: Annotated[bool, Parameter(help="Keep serving until Ctrl-C.")] = False
+    command: Annotated[str, Parameter(help="The serving command, instead of python -m trainer.serving.")] = ""
 
     def act(self) -> None:
         if not (self.sample or self.serve):
-            raise FaultError("nothing is asked; name a file with instances, or add --serve")
+            raise FaultError("the request is missing; specify a file with instances, or add --serve")
         if not self.model.is_dir():
-            raise FaultError(f"{self.model}: there is no such folder; the command `model` fetches one")
+            raise FaultError(f"{self.model}: the folder doesn't exist; download a model with the command `model`")
         request = request_of(self.sample) if self.sample else None
         command, code = program_of(self.command), 130
         try:
@@ -42,38 +42,38 @@ class PredictOptions:
                 code = 0 if self.serve else 130
                 if request:
                     if (length := len(json.dumps(request))) > prediction.LONGEST:
-                        complain(f"the request has {length} bytes, and a public endpoint takes 1.5 MB", style="yellow")
+                        complain(f"the request has {length} bytes, but endpoints accept at most 1.5 MB", style="yellow")
                     each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
                     print(f'{{"predictions": [\n  {each}\n]}}')
                 if self.serve:
-                    errors.print(f"ask it with: curl -d @SAMPLE.json {endpoint.predict}\nCtrl-C stops it")
-                    raise FaultError(f"the container ended with exit code {endpoint.process.wait()}")
+                    errors.print(f"send a request with: curl -d @SAMPLE.json {endpoint.predict}\nstop with Ctrl-C")
+                    raise FaultError(f"the container exited with code {endpoint.process.wait()}")
         except KeyboardInterrupt:
             errors.print("stopped")
             raise SystemExit(code) from None
 
 
 def program_of(command: str) -> tuple[str, ...]:
-    """The words of --command, by default the project's own server."""
+    """Return the words of --command, or the project's own server. Raises FaultError if both are missing."""
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
         raise FaultError(f"--command: {error}; close the quotes") from None
     if not (words or SERVER.exists()):
-        raise FaultError(f"there is no {SERVER} here to serve the model; name a server with --command")
+        raise FaultError(f"the default server {SERVER} doesn't exist; specify a server with --command")
     return words or prediction.COMMAND
 
 
 def request_of(path: Path) -> dict[str, Any]:
-    """The request in a file, {"instances": [...]} or the list of instances alone; raises FaultError for others."""
+    """Return the request in a file: {"instances": [...]} or only the list. Raises FaultError if it isn't valid."""
     try:
         content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
-        json.dumps(content, allow_nan=False)  # Python reads NaN, which no other program would
+        json.dumps(content, allow_nan=False)  # Python accepts NaN, but other programs don't
     except OSError as error:
-        raise FaultError(f"{path}: cannot be read ({error.strerror}); name a file with instances") from None
+        raise FaultError(f"{path}: can't be read ({error.strerror}); specify a file with instances") from None
     except (ValueError, RecursionError) as error:
-        raise FaultError(f'{path}: is not JSON ({error}); write {{"instances": [...]}}') from None
+        raise FaultError(f'{path}: is not valid JSON ({error}); write {{"instances": [...]}}') from None
     request = {"instances": content} if isinstance(content, list) else content
     if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
-        raise FaultError(f'{path}: names no instances; write {{"instances": [...]}}')
+        raise FaultError(f'{path}: contains no instances; write {{"instances": [...]}}')
     return request

@@ -1,4 +1,4 @@
-"""The command `run`: a job file in the local Vertex, without the service."""
+"""The command `run`: run a job file in the local Vertex, without starting the service."""
 
 import os
 import shlex
@@ -42,34 +42,34 @@ class RunOptions(LocalOptions):
     _: KW_ONLY
     passed: Passed = ()
     max_replicas: Annotated[
-        int | None, Parameter(validator=Number(gte=1), help="At most so many replicas that train.")
+        int | None, Parameter(validator=Number(gte=1), help="Maximum number of replicas that train.")
     ] = None
     fresh: Annotated[
-        bool, Parameter(FRESH, help="Empty the job's output folder first, and forget a search's trials.")
+        bool, Parameter(FRESH, help="Empty the job's output folder first, and discard a tuning job's trials.")
     ] = False
-    containers: Annotated[bool, Parameter(help="Run the images themselves, by Docker or Podman.")] = False
-    restarts: Annotated[bool, Parameter(help="Start again what fails, as the service does.")] = False
+    containers: Annotated[bool, Parameter(help="Run the container images with Docker or Podman.")] = False
+    restarts: Annotated[bool, Parameter(help="Restart after a failure, as the service does.")] = False
 
     def act(self) -> None:
         client = containers.client() if self.containers else ""
         options = Options(restarts=self.restarts, retry_user_errors=self.retry_user_errors, containers=client)
         context = self.context(options)
         if self.containers and context.options.faults:
-            raise FaultError("--fault does not reach into the containers of --containers; leave out one of them")
+            raise FaultError("--fault can't be combined with --containers; use only one of them")
         (loaded,) = approved(self.job, rules.in_local_vertex(context.settings))
         whole, flags = trial(loaded), self.passed
         job = with_arguments(limit(whole, self.max_replicas) if self.max_replicas else whole, flags)
         if flags:
             refuse_unknown_flags(whole, job, context.settings)
         if job.spec.enable_web_access:
-            notice = f"enableWebAccess: replicas have shells only in a service; start it with {program.NAME} emulate"
+            notice = f"enableWebAccess: `run` provides no shells in replicas; to get shells, use {program.NAME} emulate"
             complain(notice, style="yellow")
         if isinstance(loaded, TuningJob):
             for flag in tried(flags, loaded.spec.study_spec):
-                complain(f"behind --: {flag} is what the search tries; each trial has its own value", style="yellow")
+                complain(f"after --: the tuning job sets {flag}, so each trial uses its own value", style="yellow")
             raise SystemExit(0 if search(loaded, job, context, self.fresh) else 1)
         if self.retry_user_errors and not self.restarts:
-            raise FaultError("--retry-user-errors is for --restarts, without which nothing starts again; add that")
+            raise FaultError("--retry-user-errors has no effect without --restarts; add --restarts")
         if not self.fresh:
             run_job.say_what_is_there(job, context.state_dir, lasting)
         try:
@@ -82,29 +82,29 @@ class RunOptions(LocalOptions):
 
 
 def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
-    """Raise FaultError for flags behind -- that the trainer would refuse, before anything is deleted for them."""
+    """Raise FaultError if the trainer would reject flags after `--`, before any file is deleted."""
     project = training.project(Path(), date.today())
     before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
     in_file = {finding.sentence for finding in before}
     if new := {finding.sentence for finding in after if finding.code in training.FLAG_RULES} - in_file:
-        raise FaultError(*(f"behind --: {sentence}" for sentence in sorted(new)))
+        raise FaultError(*(f"after --: {sentence}" for sentence in sorted(new)))
 
 
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
-    """Return the flags that each trial repeats with its own values; the later value counts."""
+    """Return the flags that each trial sets again to its own values; the later value takes effect."""
     parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
     names = [word.partition("=")[0] for word in flags if word.startswith("--")]
     return [name for name in names if _field(name) in parameters]
 
 
 def _field(flag: str) -> str:
-    """`learning_rate` of --learning-rate, which the trainer takes with either."""
+    """Return `learning_rate` for --learning-rate; the trainer accepts - and _ in flags."""
     return flag.removeprefix("--").replace("-", "_")
 
 
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
-    """Run a search, each trial as this job, and print its trials; returns whether it succeeded."""
-    from vertex_launch.local import local_search  # only here: it brings the whole service along
+    """Run a tuning job with `job` as each trial, print its trials, and return whether it succeeded."""
+    from vertex_launch.local import local_search  # this module imports the whole service
 
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
     as_in_the_service = replace(context, options=options, settings=for_local(context.settings))
@@ -114,29 +114,29 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
         ended, runs = local_search.run(message, job, as_in_the_service, lasting, fresh)
     except KeyboardInterrupt:
         errors.print("interrupted; every trial was stopped")
-        errors.print(f"it goes on after the trials that have ended, with: {command(sys.argv, os.environ)}")
+        errors.print(f"to continue after the completed trials, run: {command(sys.argv, os.environ)}")
         raise SystemExit(130) from None
     lasting.print(table(ended, runs))
     if same := same_result(ended):
         lasting.print(same, style="yellow")
     if state(ended) != "SUCCEEDED":
-        lasting.print(f"Search failed: {fault(ended) or ended['state']}", style="bold red")
+        lasting.print(f"Tuning job failed: {fault(ended) or ended['state']}", style="bold red")
     return state(ended) == "SUCCEEDED"
 
 
 def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the command that goes on with an interrupted run, and whether it resumes."""
+    """Return a message with the command that continues an interrupted run, and whether the run resumes."""
     same = command(argv, environ)
     folder = output_folder(job, state_dir)
     if folder is None:
-        return f"the job names no output folder, so it starts from its first step with: {same}"
+        return f"the job sets no output folder, so it restarts from the first step with: {same}"
     if all(path.name == "lease" for path in (folder / "checkpoints").glob("*")):
-        return f"no checkpoint is there yet; start again with: {same}"
+        return f"no checkpoint exists yet; start again with: {same}"
     return f"resume with: {same}"
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Repeat the command of this process, as a shell takes it, so that it resumes."""
+    """Return this process's command, quoted for a shell, without --fresh so that the run resumes."""
     arguments = argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [word for word in arguments[:end] if word != FRESH]
@@ -148,7 +148,7 @@ def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _shortest(file: Path, environ: Mapping[str, str]) -> str:
-    """Return the shortest name under which the user's shell finds a program."""
+    """Return the shortest name by which the user's shell finds a program."""
     for name in ("python", file.name):
         if shutil.which(name, path=environ.get("PATH", "")) == str(file):
             return name

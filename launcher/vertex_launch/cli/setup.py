@@ -1,4 +1,4 @@
-"""The command `setup`: make what a project needs once, before its first job."""
+"""The command `setup`: create the resources that a project needs before its first job."""
 
 import json
 import shlex
@@ -27,13 +27,11 @@ JOBS = Path("jobs")
 
 @dataclass(frozen=True, kw_only=True)
 class SetupOptions(SettingsOptions):
-    dry_run: Annotated[bool, Parameter(help="Change nothing; print the gcloud lines.")] = False
-    yes: Annotated[bool, Parameter(help="Do not ask.")] = False
+    dry_run: Annotated[bool, Parameter(help="Print the gcloud commands without running them.")] = False
+    yes: Annotated[bool, Parameter(help="Don't ask for confirmation.")] = False
     budget: Annotated[
         float,
-        Parameter(
-            validator=Number(gte=0), metavar="USD", help="A month's budget, with a mail at half and at all of it."
-        ),
+        Parameter(validator=Number(gte=0), metavar="USD", help="Monthly budget, with email alerts at 50% and 100%."),
     ] = 0
 
     def act(self) -> None:
@@ -45,7 +43,7 @@ class SetupOptions(SettingsOptions):
             return
         missing = [step for step in every(new, self.budget) if not is_there(step)]
         count = f"{len(missing)} missing {'step' if len(missing) == 1 else 'steps'}"
-        if missing and not (self.yes or confirmed(f"Take the {count}?")):
+        if missing and not (self.yes or confirmed(f"Run the {count}?")):
             raise SystemExit(1)
         private(policy().parent)
         policy().write_text(json.dumps(cloud.CLEAN_UP))
@@ -54,33 +52,33 @@ class SetupOptions(SettingsOptions):
         for path, text in cloud.changed(SETTINGS, JOBS, old, replace(new, service_account=cloud.account(new))):
             path.write_text(text, encoding="utf-8")
             console.print(f"written  {path}")
-        take(budgets)  # last: it needs rights that few have, and jobs run without it
+        take(budgets)  # last: it requires permissions that few users have, and jobs run without a budget
         show_quotas(new)
 
 
 def policy() -> Path:
-    """The file with the rules by which a repository of images deletes old ones."""
+    """Return the path of the cleanup policy, by which the image repository deletes old images."""
     return state_dir().folder / "clean-up.json"
 
 
 def show(new: Settings, budget: float) -> None:
     folder, file, text = map(shlex.quote, (str(policy().parent), str(policy()), json.dumps(cloud.CLEAN_UP)))
     written = f"mkdir -p {folder} && echo {text} > {file}"
-    console.print("# USER and BILLING_ACCOUNT stand for yours", written, sep="\n")
+    console.print("# Replace USER and BILLING_ACCOUNT with your own values", written, sep="\n")
     for step in cloud.steps(new, "user:USER", policy(), budget, "BILLING_ACCOUNT"):
         console.print(f"# {step.title}", cloud.shown(step.act), sep="\n")
 
 
 def every(new: Settings, budget: float) -> list[Step]:
-    """The steps, for the person who is logged in."""
+    """Return the steps for the logged-in user. Raises FaultError if the user or the billing account is unknown."""
     who = cloud.ask("config", "get", "account")
     if not who:
-        raise FaultError(f"gcloud: nobody is logged in; {LOGIN}")
+        raise FaultError(f"gcloud: no account is logged in; {LOGIN}")
     you = f"{'serviceAccount' if who.endswith('.gserviceaccount.com') else 'user'}:{who}"
     named = budget and cloud.ask("billing", "projects", "describe", new.project, "--format=value(billingAccountName)")
     if budget and not named:
-        cure = "leave --budget out this time: the service that knows is switched on first"
-        raise FaultError(f"--budget: which account pays for {new.project} cannot be seen; {cure}")
+        cure = "run setup without --budget first, to enable the required service"
+        raise FaultError(f"--budget: the billing account of {new.project} can't be read; {cure}")
     return [*cloud.steps(new, you, policy(), budget, str(named or "").rpartition("/")[2])]
 
 
@@ -93,28 +91,28 @@ def is_there(step: Step) -> bool:
 
 
 def take(steps: list[Step]) -> None:
-    """Run the lines of these steps, each shown before it runs."""
+    """Print and run the command of each step."""
     for step in steps:
         console.print(cloud.shown(step.act))
         cloud.take(step.act)
 
 
 def show_quotas(new: Settings) -> None:
-    """Hold what the project has of each quota against the job that needs most of it, where that may be seen."""
+    """Compare each quota with the job that needs the most of it, if gcloud can read the quota."""
     all_needs = ((quota, path) for path in JOBS.glob("*.yaml") for quota in needed(path, new))
     needs = sorted(all_needs, key=lambda need: (need[0].amount, need[1]))
-    jobs = {quota.metric: path for quota, path in needs}  # the last of a metric needs most of it
+    jobs = {quota.metric: path for quota, path in needs}  # the last job of a metric needs the most of it
     asked = ("--service=aiplatform.googleapis.com", f"--project={new.project}", cloud.JSON)
     infos = json.loads(cloud.ask("beta", "quotas", "info", "list", *asked) or "[]") if needs else []
     for quota, limit in pools.limits((quota for quota, _ in needs), infos, new.region):
         has = f"{quota.metric} in {new.region} is {limit}, and {jobs[quota.metric]} needs {quota.amount}"
-        more = f"; ask for more: {pools.more_command(quota.metric, new, quota.amount)}"
+        more = f"; request more: {pools.more_command(quota.metric, new, quota.amount)}"
         short = limit < quota.amount
         console.print(f"{'short  ' if short else 'enough '}  {has}{more if short else ''}")
 
 
 def needed(path: Path, new: Settings) -> tuple[Quota, ...]:
-    """The quotas of a job file; none of one that cannot be read, of which `check` tells more."""
+    """Return the quotas that a job file needs; none if the file can't be read, which `check` explains."""
     try:
         return pools.needed(spec.load(path), new)
     except FaultError:

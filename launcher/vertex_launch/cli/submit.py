@@ -1,4 +1,4 @@
-"""The command `submit`: show what will be sent to Vertex AI, ask, and send it."""
+"""The command `submit`: show the request, ask for confirmation, and send the job to Vertex AI."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ from vertex_launch.plan.formatting import duration
 from vertex_launch.rules.check import Examined
 from vertex_launch.settings import Settings
 
-WAIT_SECONDS = 1200.0  # for machines, before the next job is sent; where nobody says otherwise
+WAIT_SECONDS = 1200.0  # default wait for machines, before the next job is sent
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
     _: KW_ONLY
     others: Annotated[
         list[Path] | None,
-        Parameter("--or", metavar="JOB", help="Send this one where the others do not start; can be repeated."),
+        Parameter("--or", metavar="JOB", help="Send this job if the previous jobs don't start; can be repeated."),
     ] = None
     regions: Annotated[str, Parameter(metavar="R,R", help="Try each job in these regions, one after the other.")] = ""
     wait: Annotated[
@@ -45,20 +45,20 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             converter=seconds,
             allow_leading_hyphen=True,
             metavar="20m",
-            help="How long a job may wait for machines, then it is cancelled.",
+            help="Maximum time that a job waits for machines before it is canceled.",
         ),
     ] = None
-    yes: Annotated[bool, Parameter(help="Do not ask before sending.")] = False
+    yes: Annotated[bool, Parameter(help="Don't ask before sending.")] = False
     label: Annotated[
         list[str] | None,
-        Parameter(metavar="KEY=VALUE", help="A label of the job, which reaches the bill; can be repeated."),
+        Parameter(metavar="KEY=VALUE", help="A label for the job, which also appears on the bill; can be repeated."),
     ] = None
     print: Annotated[
-        Literal["gcloud", "curl", "python"] | None, Parameter(help="Send nothing; print what sends the same.")
+        Literal["gcloud", "curl", "python"] | None, Parameter(help="Print the request instead of sending it.")
     ] = None
     follow: Annotated[
         bool | None,
-        Parameter(negative="--no-follow", help="Print its log until it ends; on a terminal that is the default."),
+        Parameter(negative="--no-follow", help="Print the job's log until it ends (the default on a terminal)."),
     ] = None
 
     def act(self) -> None:
@@ -70,8 +70,8 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             return
         with self.cloud() as service:
             if service.endpoint:
-                console.print(f"to the local Vertex at {service.endpoint}, not to Google Cloud")
-            with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without a question"):
+                console.print(f"sending to the local Vertex at {service.endpoint}, not to Google Cloud")
+            with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without confirmation"):
                 offers = [offer(job, service, settings, own, code.get("git-revision", "")) for job, settings in places]
                 wait = self.wait if self.wait is not None or len(offers) == 1 else WAIT_SECONDS
                 if not (all(one.passes for one in offers) and (self.yes or confirmed(question(offers, wait)))):
@@ -83,7 +83,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}")
 
     def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
-        """Yield each job with the settings of each region in which it is to be tried, in this order."""
+        """Yield each job with the settings of each region, in the order in which they are tried."""
         settings, _ = self.where()
         origins = {**settings.origins, "region": "--regions"}
         names = [name for name in map(str.strip, self.regions.split(",")) if name]
@@ -92,9 +92,9 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             yield from zip(approved(path, *regions), regions, strict=True)
 
     def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
-        """Print what sends the job without this program; raises FaultError for several."""
+        """Print the job's request for another client. Raises FaultError if there are several requests."""
         if len(places) > 1:
-            raise FaultError("--print: spells the request of one job; leave out --or, and name one region")
+            raise FaultError("--print: only one request can be printed; leave out --or, and specify one region")
         ((job, settings),) = places
         _, endpoint = self.where()
         assert self.print
@@ -108,14 +108,14 @@ class Offer:
     job: Job | TuningJob
     service: Service  # of the region
     request: cloud.Request
-    passes: bool  # the checks before it is sent
+    passes: bool  # whether it passes the checks before it is sent
 
     def __str__(self) -> str:
         return f"{self.job.path} in {self.service.settings.region}"
 
 
 def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mapping[str, str], revision: str) -> Offer:
-    """Return what would be sent; prints it, the labels that find its job if the answer is lost, and the findings."""
+    """Return a job as it would be sent, and print its summary, its labels and its findings."""
     there = replace(service, settings=settings)
     checks = preflight.look(job, there, revision)
     request = cloud.request(job, settings, own, checks.images)
@@ -127,16 +127,16 @@ def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mappi
 
 def question(offers: Sequence[Offer], wait: float | None) -> str:
     if wait is None:
-        return "Send it?"
+        return "Send the job?"
     if len(offers) == 1:
-        return f"Send it, and cancel it if it has not started in {duration(wait)}?"
-    return f"Send the first of these {len(offers)}, and the next where one has not started in {duration(wait)}?"
+        return f"Send the job, and cancel it if it hasn't started after {duration(wait)}?"
+    return f"Send the first of these {len(offers)} jobs, and the next one if it hasn't started after {duration(wait)}?"
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
-    """Send one job, or one after the other until one starts; returns its service and its name.
+    """Submit the jobs one by one until a job starts, and return the service and the name of that job.
 
-    Never are two there at once. Ends the program where none starts; on Ctrl-C the job that was sent goes on.
+    Two jobs never exist at the same time. If none of the jobs starts, exit. On Ctrl-C, the submitted job continues.
     """
     for one in offers:
         if len(offers) > 1:
@@ -151,12 +151,12 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
         console.print(f"sent: {name}\n{one.service.page(name)}")
         if wait is None or starts(one, name, wait):
             return one.service, name
-    complain("no job has started, and none is left there; try again later, or with a longer --wait")
+    complain("no job has started, and none is still waiting; try again later, or use a longer --wait")
     raise SystemExit(EXIT_CODES["EXPIRED"])
 
 
 def starts(one: Offer, name: str, wait: float) -> bool:
-    """Whether a job that was sent starts in time; otherwise it is withdrawn first, and that is said."""
+    """Return whether a sent job starts in time. If it doesn't, cancel it and print its state."""
     service = one.service
     try:
         job = jobs.wait(service, name, lambda job: state(job) not in jobs.WAITING, wait)
@@ -167,16 +167,16 @@ def starts(one: Offer, name: str, wait: float) -> bool:
             return False
         job = jobs.withdraw(service, name)
     except KeyboardInterrupt:
-        errors.print(f"interrupted; no other job is sent{detached(service, name)}")
+        errors.print(f"interrupted; no other job will be sent{detached(service, name)}")
         raise SystemExit(DETACHED) from None
     if state(job) == "SUCCEEDED":
         return True
-    console.print(f"{one}: has not started in {duration(wait)}; it is {state(job)}", style="yellow")
+    console.print(f"{one}: hasn't started after {duration(wait)}; it is {state(job)}", style="yellow")
     return False
 
 
 def send(request: cloud.Request, service: Service) -> str:
-    """Return the name of the job; where no answer came, print what became of the request."""
+    """Return the name of the created job. If no response arrives, print the outcome of the request."""
 
     def outcome() -> str:
         return cloud.whereabouts(request, service, lambda name: detached(service, name))
@@ -184,7 +184,7 @@ def send(request: cloud.Request, service: Service) -> str:
     try:
         return cloud.submit(request, service, lambda message: errors.print(message))
     except KeyboardInterrupt:
-        errors.print("interrupted before the answer came; looking for the job")
+        errors.print("interrupted before the response arrived; looking for the job")
         errors.print(outcome())
         raise SystemExit(130) from None
     except (ServerError, NoAnswerError):

@@ -1,4 +1,4 @@
-"""The trials of a search as a table for people."""
+"""Formats the trials of a tuning job as a table."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,19 +13,19 @@ UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stop
 
 
 def table(search: Resource, runs: Iterable[Resource]) -> Table:
-    """Return a row for each trial, the best marked; `runs` are custom jobs, its trials' among them."""
+    """Return a table with a row for each trial and a mark on the best trial. `runs` include the trials' custom jobs."""
     parameters = [parameter["parameterId"] for parameter in search["studySpec"]["parameters"]]
     metrics = [metric["metricId"] for metric in search["studySpec"]["metrics"]]
     shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
     for trial in trials(search, runs):
         values = [*map(trial["parameters"].get, parameters), *map(trial["metrics"].get, metrics)]
         cells = (trial["id"], *map(_cell, values), _end(trial))
-        shown.add_row(*(Text(printable(cell)) for cell in cells))  # the user's words are no markup
+        shown.add_row(*(Text(printable(cell)) for cell in cells))  # the user's text isn't markup
     return shown
 
 
 def _end(trial: Mapping[str, Any]) -> str:
-    """Return how a trial ended, such as `succeeded, the best`, with the rule that stopped it early."""
+    """Return how a trial ended, such as `succeeded, the best`, or the rule that stopped it early."""
     if trial["state"] != "SUCCEEDED":
         return UNFINISHED.get(trial["state"], f"failed: {trial['reason']}")
     ended = trial["stopped"] or "succeeded"

@@ -1,1 +1,1 @@
-"""Vertex AI beyond this machine: jobs are sent, looked at, followed and stopped."""
+"""Access to Vertex AI in the cloud: submit, inspect, follow and stop jobs."""

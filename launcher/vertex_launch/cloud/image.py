@@ -1,4 +1,4 @@
-"""The words with which Docker, Podman and Cloud Build make an image and label it for `submit`."""
+"""The commands with which Docker, Podman and Cloud Build build an image and label it for `submit`."""
 
 import shlex
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from vertex_launch.rules.containers import OF_REDUCERS, untagged
 
 REVISION = "org.opencontainers.image.revision"  # a label
 CPU = ("--build-arg=BASE_IMAGE=ubuntu:24.04", "--build-arg=REQUIREMENTS=cpu.txt", "--label=cuda=")
-# Print in an image the labels that depend on its content: its plug-in, its NCCL, and whether NCCL can use reducers.
+# In an image, print the labels that depend on its content: the plug-in, NCCL, and whether NCCL can use reducers.
 LABELS = "; ".join(
     (
         r"dpkg-query --show --showformat='--label=reduction-server=${Package} ${Version}\n' google-reduction-server",
@@ -19,32 +19,32 @@ LABELS = "; ".join(
     )
 )
 DOCKER = "gcr.io/cloud-builders/docker"
-SECONDS = 7200  # time limit of a build by Google
+SECONDS = 7200  # build timeout in Cloud Build
 
 
 @dataclass(frozen=True)
 class Build:
-    """An image: its names, and the words of `docker build` but the folder."""
+    """An image build: the names of the image, and the arguments of `docker build` without the folder."""
 
     names: tuple[str, ...]
     words: tuple[str, ...]
 
     @property
     def print_labels(self) -> tuple[str, ...]:
-        """Words for an engine that print the labels of the built image's content."""
+        """The engine arguments that print the labels of the built image's content."""
         return ("run", "--rm", "--network=none", "--entrypoint=sh", self.names[0], "-c", LABELS)
 
     @property
     def label_command(self) -> tuple[str, ...]:
-        """Words of a second build that adds labels and takes all layers from the first one."""
+        """The arguments of a second build, which adds labels and reuses all layers of the first build."""
         return (*(word for word in self.words if word not in ("--no-cache", "--pull")), "--quiet")
 
 
 def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
-    """Describe the build of an image; `cpu` makes the small one without CUDA, whose names end in -cpu.
+    """Describe an image build; `cpu` selects the small image without CUDA, whose names end in -cpu.
 
-    A clean `revision` of the code, "" if it is unknown, is a tag, too: it finds the image again after the tag in
-    vertex.toml has moved on.
+    A clean code `revision` ("" if unknown) also becomes a tag. This tag still refers to the image after the tag in
+    vertex.toml has moved to a newer image.
     """
     clean = revision and not revision.endswith("-dirty")
     names = [f"{tag}-cpu" if cpu else tag for tag in (name, *([f"{untagged(name)}:{revision}"] if clean else ()))]
@@ -53,7 +53,7 @@ def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
 
 
 def cloud_build(image: Build) -> dict[str, Any]:
-    """Return the configuration with which Google builds, labels and keeps the image.
+    """Return the configuration with which Cloud Build builds, labels and stores the image.
 
     Source: Cloud Build, "Build configuration file schema".
     """
@@ -61,7 +61,7 @@ def cloud_build(image: Build) -> dict[str, Any]:
     label = f"{print_labels} | xargs --delimiter='\\n' {add_labels} ."
     steps: list[dict[str, Any]] = [
         {"args": [*image.words, "."]},
-        {"entrypoint": "bash", "args": ["-c", label.replace("$", "$$")]},  # one $ would begin a name of Google's
+        {"entrypoint": "bash", "args": ["-c", label.replace("$", "$$")]},  # a single $ would start a substitution
     ]
     step = {"name": DOCKER, "env": ["DOCKER_BUILDKIT=1"]}
     return {"steps": [step | more for more in steps], "images": [*image.names], "timeout": f"{SECONDS}s"}

@@ -1,4 +1,4 @@
-"""Lines that the replicas of a job print, from Cloud Logging, and a job that is followed to its end."""
+"""Reads the log lines of a job's replicas from Cloud Logging, and follows a job to its end."""
 
 import json
 import re
@@ -16,40 +16,40 @@ from vertex_launch.cloud.service import NoAnswerError, Service
 from vertex_launch.job.job_resource import ENDED, TRIAL_LABEL, Resource, custom_jobs, fault, id_of, moment, state
 from vertex_launch.untrusted.printable import plain, printable
 
-PRUNED = 10_000  # lines after which those that are too old to come again are forgotten
-MOST_JOBS = 200  # of a search, the newest; a filter has at most 20,000 characters
-ERRORS = 200  # lines of a replica among which the cause of its end is looked for
-CAUSE_LINES = 20  # where there is no traceback
-MOST_NAMED = 20  # replicas, in the service's message
+PRUNED = 10_000  # number of lines after which the IDs of old lines are forgotten
+MOST_JOBS = 200  # newest custom jobs of a tuning job; a filter has at most 20,000 characters
+ERRORS = 200  # error lines to search for the cause of a failure
+CAUSE_LINES = 20  # number of lines to show if there is no traceback
+MOST_NAMED = 20  # maximum number of replicas to read from the service's message
 TRACEBACK = "Traceback (most recent call last):"
 REPLICA = re.compile(r"workerpool\d+-\d+")
-PASSING = (NoAnswerError, ServerError, TooManyRequests)  # errors that a later request may not meet
+PASSING = (NoAnswerError, ServerError, TooManyRequests)  # temporary errors
 LONGEST_PAUSE = 60.0
-TRIES = 6  # to read the log of a job that has ended, or to read a log once
+TRIES = 6  # attempts to read the log of an ended job, or to read a log once
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line, or one JSON object, that a replica printed."""
+    """One line or one JSON object that a replica printed."""
 
     id: str
     time: datetime
-    job: str  # the number of its custom job or, where that is one of several trials, of its search
-    trial: str  # of a search, "" where the line does not say
+    job: str  # the number of its custom job; in a tuning job with parallel trials, of the tuning job
+    trial: str  # of a tuning job; "" if the line doesn't specify one
     replica: str  # such as workerpool0-0
     severity: str
-    text: str  # no character of it steers a terminal
-    fields: Mapping[str, Any]  # of the JSON object; none of a plain line that came as text
+    text: str  # without control characters
+    fields: Mapping[str, Any]  # of the JSON object; empty for a plain text line
 
     def __str__(self) -> str:
         return f"[{self.replica}] {self.text}"
 
 
 class Log:
-    """The log of a job, or of one replica, since a time or the job's creation: each line once, even if it is late.
+    """The log of a job, or of one replica, since a time or since the job's creation. Late lines are included.
 
     Args:
-        part: what all lines to read contain, in letters of either case.
+        part: the text that every line must contain, regardless of case.
     """
 
     def __init__(self, service: Service, since: datetime | None = None, replica: str = "", part: str = "") -> None:
@@ -59,8 +59,8 @@ class Log:
         self.count = 0  # lines that were read
 
     def new(self, job: Resource) -> Iterator[Line]:
-        """Yield the lines that were not yet read, in the order of their time; goes on where it was cut off."""
-        since = self._since or moment(job, "createTime")  # without a time, Cloud Logging reads weeks
+        """Yield each unread line, in time order. After an interruption, a new call continues at the same place."""
+        since = self._since or moment(job, "createTime")  # without a time, Cloud Logging searches weeks of logs
         wanted = _filter(job, [self._replica] if self._replica else [], since, *self._part)
         try:
             for line in map(_line, self._service.log_entries(wanted, "timestamp asc")):
@@ -74,7 +74,7 @@ class Log:
             self._forget(since)
 
     def _forget(self, since: datetime | None) -> None:
-        """Start the next request shortly before the newest line, because lines of other machines may arrive late."""
+        """Start the next request shortly before the newest line, because lines from other machines may be late."""
         if self._seen:
             newest = min(max(self._seen.values()), datetime.now(UTC))  # a replica may write any timestamp
             begin = newest - pace_of(self._service).late
@@ -83,7 +83,7 @@ class Log:
 
 
 def cause(service: Service, job: Resource) -> Sequence[Line]:
-    """The traceback of the replica that failed first, or its last errors; none if its log has no error."""
+    """Return the traceback or the last errors of the replica that failed first; empty if the log has no errors."""
     named = [*dict.fromkeys(REPLICA.findall(fault(job)))][:MOST_NAMED]
     wanted = _filter(job, named, moment(job, "createTime"), "severity>=ERROR")
     errors = [*map(_line, islice(service.log_entries(wanted, "timestamp desc"), ERRORS))][::-1]
@@ -94,7 +94,7 @@ def cause(service: Service, job: Resource) -> Sequence[Line]:
 
 
 def _filter(job: Resource, replicas: Sequence[str], since: datetime | None, *more: str) -> str:
-    """The filter of a job's lines in the language of Cloud Logging, as gcloud writes it."""
+    """Return the Cloud Logging filter for a job's lines, as gcloud writes it."""
     ids = dict.fromkeys((id_of(job["name"]), *map(id_of, custom_jobs(job)[-MOST_JOBS:])))
     terms = ['resource.type="ml_job"', _one_of("job_id", ids)]
     terms += [_one_of("task_name", replicas)] * bool(replicas)
@@ -124,43 +124,43 @@ def _line(entry: Resource) -> Line:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds between requests, and how often an ended job's log is read."""
+    """The pace of requests to a service, and the number of times that an ended job's log is read."""
 
-    between: float
-    settles: int  # looks at the log of an ended job that bring nothing, before it counts as whole
-    late: timedelta = timedelta(seconds=30)  # after lines of other machines; Cloud Logging does not keep their order
+    between: float  # seconds
+    settles: int  # reads of an ended job's log without new lines, after which the log counts as complete
+    late: timedelta = timedelta(seconds=30)  # maximum delay of a line; Cloud Logging doesn't keep the order of lines
 
 
-# A line may take seconds to arrive in Cloud Logging; here an entry may wait in the client that sends it.
+# A line may take seconds to reach Cloud Logging. In the local Vertex, an entry may wait in the sending client.
 GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1, timedelta(seconds=5))
 
 
 @dataclass(frozen=True)
 class Changed:
-    """The job is in another state than before, or has another trial."""
+    """The job has a new state or a new trial."""
 
     job: Resource
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The service gives no usable answer, for this `reason`; `follow` repeats the request."""
+    """The service gave no usable response, for this `reason`. `follow` repeats the request."""
 
     reason: str
 
 
 class Back:
-    """The service answers again."""
+    """The service responds again."""
 
 
 Event = Changed | Line | Lost | Back
 
 
 def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> Iterator[Event]:
-    """Yield what happens to the job of this name until it has ended and its log is whole.
+    """Yield the events of a job until it has ended and its log is complete.
 
-    A service that is gone for a while does not end this, however long that takes, unless the job has ended.
-    Raises GoogleAPICallError where the job may no longer be seen, GoogleAuthError where the login is no longer good.
+    While the job runs, a service that doesn't respond is retried without a limit.
+    Raises GoogleAPICallError if the job can no longer be read, and GoogleAuthError if the credentials have expired.
     """
     pace = pace or pace_of(service)
     last_state, runs, quiet, failed = "", list[str](), 0, 0
@@ -185,7 +185,7 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
 
 
 def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
-    """Yield what is in the log of a job now; goes on where an answer did not come, a few times."""
+    """Yield the current lines of a job's log. If the service doesn't respond, retry a few times."""
     for tried in range(1, TRIES + 1):
         try:
             yield from log.new(job)

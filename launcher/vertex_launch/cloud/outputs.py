@@ -1,4 +1,4 @@
-"""Files that a job has left in its bucket, copied to this machine: its model, and its curves as they grow."""
+"""Copies the files of a job from its bucket to this machine: its model, and its curves as they grow."""
 
 import shutil
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from vertex_launch.job.addresses import name_fault
 from vertex_launch.job.job_resource import Resource, id_of, output_folder, state, trials
 from vertex_launch.job.spec import OUTPUT
 
-EVENTS = ".tfevents."  # in the name of each file of curves
+EVENTS = ".tfevents."  # part of the name of each file with curves
 
 
 def model_address(job: Resource) -> str:
-    """Address of the model of a job, or of the best trial of a search; raises FaultError.
+    """Return the URI of the model of a job, or of a tuning job's best trial. Raises FaultError if no trial is best.
 
     Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
     """
@@ -27,26 +27,26 @@ def model_address(job: Resource) -> str:
         return f"{output}/model/"
     best = next((trial["id"] for trial in trials(job) if trial["best"]), "")
     if not best:
-        raise FaultError(f"{job['name']}: no trial has reported its metric yet, so there is no best one")
+        raise FaultError(f"{job['name']}: no trial has reported its metric yet, so the best trial isn't known")
     return f"{output}/{best}/model/"
 
 
 def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, int]]:
-    """Copy the model of a job into a new folder; yields the name and the bytes of each file once it is there.
+    """Copy a job's model into a new folder, and yield the name and the size in bytes of each copied file.
 
-    The folder appears when all of it is whole: each file is held against the checksum that the bucket keeps.
-    Raises FaultError where there is no model or the folder exists, OSError where it cannot be written.
+    The folder appears only when the copy is complete. The checksum of each file is compared with the bucket's.
+    Raises FaultError if the model is missing or the folder exists, and OSError if the folder can't be written.
     """
     if target.exists():
-        raise FaultError(f"{target}: exists already; remove it, or name another folder with --to")
+        raise FaultError(f"{target}: already exists; remove it, or specify another folder with --to")
     if not target.absolute().parent.is_dir():
-        raise FaultError(f"{target}: there is no folder {target.absolute().parent}; make it, or name another with --to")
+        raise FaultError(f"{target}: the folder {target.absolute().parent} doesn't exist; create it, or change --to")
     address = model_address(job)
     blobs = [*_blobs(address, service)]
     if not blobs:
-        raise FaultError(f"{address}: there is no model; job {id_of(job['name'])} is {state(job)}, see status")
+        raise FaultError(f"{address}: the model doesn't exist; job {id_of(job['name'])} is {state(job)}, see status")
     part = target.with_name(f".{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # left by a copy that was interrupted
+    shutil.rmtree(part, ignore_errors=True)  # left by an interrupted copy
     for name, blob in blobs:
         file = _place(part, name)
         blob.download_to_filename(str(file))
@@ -55,9 +55,9 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
 
 
 def copy_curves(job: Resource, service: Service, folder: Path) -> int:
-    """Append to files here what is new in the curves of a job, or of all trials of a search; returns their count.
+    """Append new data from the curves of a job, or of all trials, to local files, and return the number of files.
 
-    Such files only grow, and TensorBoard by itself reads no bucket. Raises FaultError where the job keeps none.
+    These files only grow, and TensorBoard alone can't read a bucket. Raises FaultError if the job has no output folder.
     """
     output = _output(job, "curves")
     address = output if "studySpec" in job else f"{output}/logs"
@@ -72,15 +72,15 @@ def copy_curves(job: Resource, service: Service, folder: Path) -> int:
 
 
 def _output(job: Resource, kept: str) -> str:
-    """Return the job's output folder; raises FaultError where it names none."""
+    """Return the job's output folder. Raises FaultError if the job doesn't set one."""
     output = output_folder(job)
     if not output:
-        raise FaultError(f"{job['name']}: names no output folder, so it keeps no {kept}; set {OUTPUT}")
+        raise FaultError(f"{job['name']}: sets no output folder, so it has no {kept}; set {OUTPUT}")
     return output
 
 
 def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]:
-    """Yield the objects of a folder, with their names below it; raises FaultError for one that cannot be a file."""
+    """Yield the objects in a folder with their relative names. Raises FaultError if a name can't be a file name."""
     bucket, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
     options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]
     client = Client(project=bucket, credentials=service.session.credentials, client_options=options)
@@ -89,7 +89,7 @@ def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]
         if name.endswith("/") or not name:
             continue
         if name_fault(name):
-            raise FaultError(f"gs://{bucket}/{blob.name}: cannot be a file here; copy the others by hand")
+            raise FaultError(f"gs://{bucket}/{blob.name}: can't be a local file name; copy the other files manually")
         yield PurePosixPath(name), blob
 
 

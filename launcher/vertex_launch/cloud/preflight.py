@@ -1,4 +1,4 @@
-"""Checks before a job is sent: its images and quotas, its bucket and output folder, and other jobs that write there."""
+"""Checks a job before it is sent: its images, quotas, bucket and output folder, and jobs that share this folder."""
 
 import contextlib
 import hashlib
@@ -28,11 +28,11 @@ from vertex_launch.untrusted.printable import printable
 
 EMPTY = "empty"
 STEP = re.compile(r"/step-(\d+)/committed\.json$")
-Objects = Callable[..., Iterable[Resource]]  # objects of a bucket, as Service.objects takes keywords
+Objects = Callable[..., Iterable[Resource]]  # lists the objects of a bucket, with the keywords of Service.objects
 warning = partial(Finding, severity="warning")
 
 ADDRESS = re.compile(r"(?P<host>[a-z0-9-]+-docker\.pkg\.dev)/(?P<path>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?")
-GOOGLES = ("vertex-ai/", "vertex-ai-restricted/")  # projects whose images only jobs read
+GOOGLES = ("vertex-ai/", "vertex-ai-restricted/")  # projects whose images only jobs can read
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
@@ -42,18 +42,18 @@ ACCEPTED = {"Accept": ", ".join((*INDEXES, *MANIFESTS))}
 class Image:
     name: str
     digest: str  # sha256:...
-    revision: str = ""  # revision of the code it was built from, "" without the label
-    reducers: str = ""  # sentence of its build on whether NCCL can use reducers there
+    revision: str = ""  # code revision from the image's label, "" without the label
+    reducers: str = ""  # message from its build on whether NCCL can use reducers
 
     @property
     def pinned(self) -> str:
-        """The name that will mean the same for ever."""
+        """The image name with its digest, which always refers to the same image."""
         return f"{untagged(self.name)}@{self.digest}"
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """Result of the checks; `folder` says what is in the output folder, "" where that is not known."""
+    """The result of the checks. `folder` describes the content of the output folder ("" if unknown)."""
 
     folder: str = ""
     findings: tuple[Finding, ...] = ()
@@ -61,9 +61,9 @@ class Preflight:
 
 
 def look(job: Job | TuningJob, service: Service, revision: str = "") -> Preflight:
-    """Run the checks before a job is sent; `revision` is the local code's, "" if it is unknown."""
+    """Run the checks before a job is sent. `revision` is that of the local code ("" if unknown)."""
     folder, findings, images = "", list[Finding](), list[Image]()
-    if not service.endpoint:  # the local Vertex has no images, and needs no quota
+    if not service.endpoint:  # the local Vertex has no images or quotas
         images, findings = _images(trial(job), service, revision)
         findings += _shortages(job, service)
     if output(trial(job)):
@@ -82,19 +82,19 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
     try:
         folder = _content(objects, prefix)
         findings += [*_earlier(job, folder, objects, prefix), *_leased(bucket, prefix, service)]
-    except NotFound:  # Google reports it only once the machines run; the local Vertex makes every bucket
+    except NotFound:  # Google reports this only after the machines start; the local Vertex creates every bucket
         folder = EMPTY if service.endpoint else ""
         where = f"--project={service.settings.project} --location={service.settings.region}"
-        cure = f"make it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
-        findings += [] if service.endpoint else [Finding(OUTPUT, f"there is no bucket {bucket}", cure)]
+        cure = f"create it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
+        findings += [] if service.endpoint else [Finding(OUTPUT, f"the bucket {bucket} doesn't exist", cure)]
     except Forbidden as error:
-        cure = "see that the account of the job may write there: roles/storage.objectAdmin"
-        findings.append(warning(OUTPUT, f"you cannot look at it ({message_of(error)})", cure))
+        cure = "make sure that the job's account can write to it: roles/storage.objectAdmin"
+        findings.append(warning(OUTPUT, f"you can't read the output folder ({message_of(error)})", cure))
     return folder, findings
 
 
 def _content(objects: Objects, prefix: str) -> str:
-    """Say what is in a folder, for the summary; the folder's name may have characters that mean something in a glob."""
+    """Describe the content of a folder for the summary. The folder's name may contain glob characters."""
     items = objects(prefix=f"{prefix}checkpoints/step-", matchGlob="**/committed.json")
     if steps := [int(match[1]) for item in items if (match := STEP.search(item["name"]))]:
         return f"resumes at step {max(steps)}"
@@ -102,17 +102,17 @@ def _content(objects: Objects, prefix: str) -> str:
 
 
 def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], list[Finding]]:
-    """Look up the images, because one that is not there would be missed only once the machines run."""
+    """Look up the images, because the service reports a missing image only after the machines start."""
     images, findings = list[Image](), list[Finding]()
     for pool, name in containers.images(job):
         place = containers.image_at(pool)
         try:
             image = _image(name, service) if pool.task == "containerSpec" else None
         except NotFound:
-            findings.append(Finding(place, f"there is no image {name}", "build it and send it, or mend the name"))
+            findings.append(Finding(place, f"the image {name} doesn't exist", "build and push it, or fix the name"))
         except (GoogleAPICallError, NoAnswerError) as error:
-            cure = "see that it is there; looking takes roles/artifactregistry.reader"
-            findings.append(warning(place, f"you cannot look at the image ({message_of(error)})", cure))
+            cure = "make sure that it exists; reading it requires roles/artifactregistry.reader"
+            findings.append(warning(place, f"you can't read the image ({message_of(error)})", cure))
         else:
             if image:
                 images.append(image)
@@ -121,10 +121,10 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
 
 
 def _image(name: str, service: Service) -> Image | None:
-    """Return the image that a name means now, None if it is not of a repository of the user's in Artifact Registry.
+    """Return the image that a name currently refers to, or None if it isn't in a user's Artifact Registry repository.
 
-    Raises NotFound where there is no such image, another GoogleAPICallError or NoAnswerError where it cannot be seen.
-    Source: OCI Distribution Specification 1.1, "Pulling manifests"; the registry takes an access token of Google's.
+    Raises NotFound if the image doesn't exist, and another GoogleAPICallError or NoAnswerError if it can't be read.
+    Source: OCI Distribution Specification 1.1, "Pulling manifests". The registry accepts Google access tokens.
     """
     parts = ADDRESS.fullmatch(name)
     if not parts or parts["path"].startswith(GOOGLES):
@@ -133,7 +133,7 @@ def _image(name: str, service: Service) -> Image | None:
     reference = parts["digest"] or parts["tag"] or "latest"
     answer = service.fetch(f"{repository}/manifests/{reference}", ACCEPTED)
     labels: Resource = {}
-    # The image is there, whatever its labels say.
+    # The image exists even if its labels can't be read.
     with contextlib.suppress(GoogleAPICallError, NoAnswerError, TypeError, ValueError):
         labels = _labels(answer, repository, service)
     digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
@@ -141,7 +141,7 @@ def _image(name: str, service: Service) -> Image | None:
 
 
 def _labels(document: bytes, repository: str, service: Service) -> Resource:
-    """Labels of the image; for an index, of its amd64 image. Raises TypeError or ValueError for no such document."""
+    """Return the labels of an image, or of an index's amd64 image. Raises TypeError or ValueError if it isn't valid."""
     manifest = dict(json.loads(document))
     for entry in manifest.get("manifests", ()):
         if entry.get("platform", {}).get("architecture") == "amd64":
@@ -153,53 +153,53 @@ def _labels(document: bytes, repository: str, service: Service) -> Resource:
 
 
 def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findings:
-    """Find an image of other code than is here, and one whose NCCL cannot use the reducers, as its build has said."""
+    """Yield a warning if the image contains other code than this folder, or if its NCCL can't use the reducers."""
     built = image.revision.removesuffix("-dirty")
     if revision and built not in ("", revision):
-        fault = f"the image was built from revision {built}, and this folder is at {revision}"
-        yield warning(place, fault, "build it and send it again, unless you mean that one")
+        fault = f"the image was built from revision {built}, but this folder is at {revision}"
+        yield warning(place, fault, "build and push it again, unless you want that revision")
     if reduced and "idle" in image.reducers:
         fault, _, cure = image.reducers.partition("; ")
         yield warning(place, fault, cure)
 
 
 def _shortages(job: Job | TuningJob, service: Service) -> Findings:
-    """Find quotas that are smaller than what the job needs, where they may be looked at."""
+    """Yield a warning for each quota that is smaller than the job's need, if the quotas can be read."""
     settings = service.settings
-    with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself will say
+    with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself reports a missing quota
         for quota, limit in pools.limits(pools.needed(job, settings), service.quotas(), settings.region):
             if limit < quota.amount:
-                fault = f"it needs {quota.amount} of {quota.metric} in {settings.region}, and the quota is {limit}"
+                fault = f"the job needs {quota.amount} of {quota.metric} in {settings.region}, but the quota is {limit}"
                 more = pools.more_command(quota.metric, settings, quota.amount)
-                cure = f"take another region or a smaller job, or ask for more: {more}"
+                cure = f"use another region or a smaller job, or request more: {more}"
                 yield warning("workerPoolSpecs", fault, cure)
 
 
 def _earlier(job: Job | TuningJob, folder: str, objects: Objects, prefix: str) -> Findings:
     if isinstance(job, TuningJob) and folder != EMPTY:
-        fault = "it is not empty, and a trial resumes from what a trial of the same number has left there"
-        yield Finding(OUTPUT, fault, "name another folder")
+        fault = "the folder isn't empty, so a trial would resume from files of an earlier trial with its number"
+        yield Finding(OUTPUT, fault, "specify another folder")
     elif any(objects(prefix=f"{prefix}model/", maxResults="1")):
-        fault = "an earlier run has exported its model there, and the job would go on where that ended"
-        yield warning(OUTPUT, fault, "name another folder, unless this job has more steps")
+        fault = "an earlier run exported its model to this folder, so the job would continue where that run ended"
+        yield warning(OUTPUT, fault, "specify another folder, unless this job has more steps")
 
 
 def _elsewhere(bucket: str, service: Service) -> Findings:
-    """Find a bucket of another region: slower, and billed; a bucket of several regions may be near."""
+    """Yield a warning if the bucket is in another region. A multi-region bucket may be near enough."""
     described: Resource = {}
     region = service.settings.region
-    with contextlib.suppress(Forbidden, NotFound):  # many who may write objects may not see the bucket itself
+    with contextlib.suppress(Forbidden, NotFound):  # many users can write objects but can't read the bucket itself
         described = service.bucket(bucket)
     location = str(described.get("location", "")).lower()
     if described.get("locationType") == "region" and location != region:
-        fault = f"the bucket is in {location}, and the machines are in {region}: slower, and billed as egress"
-        yield warning(OUTPUT, fault, f"name a bucket in {region}")
+        fault = f"the bucket is in {location}, but the machines are in {region}: slower, and billed as egress"
+        yield warning(OUTPUT, fault, f"use a bucket in {region}")
 
 
 def _leased(bucket: str, prefix: str, service: Service) -> Findings:
-    """Find a job, also of another project or machine, that holds the lease of the folder.
+    """Yield a warning if a job, even from another project or machine, holds the folder's lease.
 
-    The bucket's clock says when it was renewed, and this machine's how long ago that is, so this only warns.
+    The lease's age compares the bucket's clock with this machine's clock, so this is only a warning.
     """
     items = service.objects(bucket, prefix=f"{prefix}{lease.FOLDER}")
     times = {str(item["name"]): datetime.fromisoformat(item["updated"]) for item in items}
@@ -213,14 +213,14 @@ def _leased(bucket: str, prefix: str, service: Service) -> Findings:
 
 
 def _taken(address: str, service: Service) -> Findings:
-    """Find another job that writes to the folder: two would write each other's checkpoints."""
+    """Yield a finding if another job writes to the folder, because both jobs would overwrite each other's files."""
     try:
         writers = [job for job in jobs.unfinished(service) if output_folder(job) == address]
     except Forbidden as error:
-        fault = f"whether another job writes there cannot be seen ({message_of(error)})"
-        yield warning(OUTPUT, fault, "see to it that none does")
+        fault = f"can't check whether another job writes to this folder ({message_of(error)})"
+        yield warning(OUTPUT, fault, "make sure that no other job does")
         return
     for job in writers[:1]:
         id, name = id_of(job["name"]), printable(str(job.get("displayName")))
-        cure = f"wait for its end, stop it with {program.NAME} cancel {id}, or name another folder"
-        yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes there", cure)
+        cure = f"wait until it ends, stop it with {program.NAME} cancel {id}, or specify another folder"
+        yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes to this folder", cure)

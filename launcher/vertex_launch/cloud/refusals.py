@@ -1,4 +1,4 @@
-"""Refusals of Google Cloud, in one sentence each: its words, and the cure."""
+"""Converts errors from Google Cloud into messages for the user: the service's message, and a fix."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ from vertex_launch.errors import FaultError
 from vertex_launch.plan import pools
 from vertex_launch.settings import Settings
 
-LOGIN = "log in with: gcloud auth login --update-adc"  # gcloud, and the programs that use its login
-# The beginning of a permission -> the role that has it and no more than its kind. Source: IAM, "Roles and permissions".
+LOGIN = "log in with: gcloud auth login --update-adc"  # for gcloud, and for programs that use its credentials
+# The prefix of a permission -> the narrowest role that contains it. Source: IAM, "Roles and permissions".
 ROLES = {
     "aiplatform.": "roles/aiplatform.user",
     "artifactregistry.": "roles/artifactregistry.reader",
@@ -30,7 +30,7 @@ ROLES = {
 PERMISSION = re.compile(r"""(?:[Pp]ermission|does not have) ['"]?([a-zA-Z.]+\.[a-zA-Z.]+)""")
 NO_PROJECT = re.compile(r"[Pp]ermission denied on resource project")
 BILLING = re.compile(r"requires billing|[Bb]illing (account|must)")
-BUCKET = re.compile(r"/b/([^/?]+)")  # of the address that was asked
+BUCKET = re.compile(r"/b/([^/?]+)")  # in the requested URL
 ACT_AS = re.compile(r"act as service[ _]account:? '?([^\s']+@[^\s']+?)[.']?(?:\s|$)")
 API = re.compile(r"\b(\w+)\.googleapis\.com")
 DISABLED = re.compile(r"has not been used in project|SERVICE_DISABLED|^(?!.*[Bb]illing).*is disabled", re.DOTALL)
@@ -39,12 +39,12 @@ METRIC = re.compile(r"(?:aiplatform|compute)\.googleapis\.com/\w+")
 
 
 class CloudError(FaultError):
-    """Google Cloud refused the job, or does not know who sends it."""
+    """An error from Google Cloud, or a problem with the credentials or the connection."""
 
 
 @contextlib.contextmanager
 def google_errors(settings: Settings) -> Iterator[None]:
-    """Raise a CloudError, for the person at the keyboard, in place of the errors of Google's clients."""
+    """Raise a CloudError with a message for the user, instead of the errors of Google's clients."""
     try:
         yield
     except (GoogleAPIError, GoogleAuthError) as error:
@@ -54,7 +54,7 @@ def google_errors(settings: Settings) -> Iterator[None]:
 
 
 def message_of(error: Exception) -> str:
-    """`403 Permission ... denied on resource ...`: the code and the service's words, without the request's address."""
+    """Return the error code and the service's message, without the URL: `403 Permission ... denied on resource ...`."""
     if not isinstance(error, GoogleAPICallError):
         return str(error).partition("\n")[0].rstrip(".")
     words = re.sub(r"^(GET|POST|PATCH|DELETE) \S+: ", "", str(error.message)).strip().rstrip(".")
@@ -68,47 +68,47 @@ def cure(error: Exception, settings: Settings) -> str:
     if isinstance(error, exceptions.TooManyRequests):
         return _quota(text, settings)
     if isinstance(error, GoogleAuthError | exceptions.Unauthorized):
-        key = f"mend the key file that {CREDENTIALS} names, or unset it and " if os.environ.get(CREDENTIALS) else ""
-        return f"{key}{LOGIN}"  # a key file that a variable names goes before the login of gcloud
+        key = f"fix the key file in {CREDENTIALS}, or unset this variable and " if os.environ.get(CREDENTIALS) else ""
+        return f"{key}{LOGIN}"  # a key file in this variable takes precedence over gcloud's credentials
     if isinstance(error, exceptions.NotFound):
         where = (f"the {key} in {settings.origin(key)}" for key in ("project", "region"))
-        return f"look at {', '.join(where)}, and the names in the job file"
+        return f"check {', '.join(where)}, and the names in the job file"
     if isinstance(error, exceptions.BadRequest):
-        return "mend what it names; `check` does not know this rule"
+        return "fix the field in this message; `check` doesn't include this rule"
     failed = isinstance(error, exceptions.ServerError | exceptions.RetryError)
-    return f"{'the service failed, not the job: try again in some minutes, or ' if failed else ''}look at {STATUS}"
+    return f"{'the service failed, not the job: try again in a few minutes, or ' if failed else ''}check {STATUS}"
 
 
 def _reach(text: str, settings: Settings) -> str:
     if "://127." in text:
-        return f"start the local Vertex, {program.NAME} emulate, or unset VERTEX_ENDPOINT for Google Cloud"
+        return f"start the local Vertex with {program.NAME} emulate, or unset VERTEX_ENDPOINT to use Google Cloud"
     region = settings.region
     unknown = region and f"://{region}-" in text and region not in settings.catalog.regions
     return f"check the network{f', and whether {region} is a region' if unknown else ''}"
 
 
 def _right(text: str, settings: Settings) -> str:
-    """Say who must be given which right, with the line that gives it."""
+    """Return the missing role or setting, with the gcloud command that adds it."""
     project = settings.project or "PROJECT"
     if BILLING.search(text):
-        return f"let an account pay for it: gcloud billing projects link {project} --billing-account=ACCOUNT"
+        return f"link a billing account: gcloud billing projects link {project} --billing-account=ACCOUNT"
     if DISABLED.search(text):
         logs = "logging" if "Logging API" in text else "aiplatform"
         api = named[1] if (named := API.search(text)) else logs
-        return f"switch it on: gcloud services enable {api}.googleapis.com --project={project}"
+        return f"enable the API: gcloud services enable {api}.googleapis.com --project={project}"
     if account := ACT_AS.search(text):
         who = f"gcloud iam service-accounts add-iam-policy-binding {account[1]}"
-        return f"let yourself use that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
+        return f"grant yourself access to that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
     if NO_PROJECT.search(text):
-        return f"look at the project in {settings.origin('project')}; yours are: gcloud projects list"
+        return f"check the project in {settings.origin('project')}; list your projects with: gcloud projects list"
     match = PERMISSION.search(text)
     permission = match[1] if match else "logging." if "log view" in text else "aiplatform."
     role = next((role for begin, role in ROLES.items() if permission.startswith(begin)), ROLES["aiplatform."])
-    return f"ask an owner of the project for the role {role}: {_grant(role, text, settings)}"
+    return f"ask a project owner for the role {role}: {_grant(role, text, settings)}"
 
 
 def _grant(role: str, text: str, settings: Settings) -> str:
-    """The line that gives a role: of Cloud Storage on the one bucket, of others on the project."""
+    """Return the command that grants a role: a Cloud Storage role on the bucket, other roles on the project."""
     on = f"projects add-iam-policy-binding {settings.project or 'PROJECT'}"
     if role.startswith("roles/storage."):
         named = BUCKET.search(text)
@@ -117,9 +117,9 @@ def _grant(role: str, text: str, settings: Settings) -> str:
 
 
 def _quota(text: str, settings: Settings) -> str:
-    """Say how to see the quota that the text names, and how to ask for more."""
+    """Return how to view the quota in the message, and how to request more."""
     metric = METRIC.search(text)
     if not metric:
-        return "it is asked too often: try again in a minute"
-    see = f"see what there is of {metric[0]} with: {pools.quota_command(settings)}"
-    return f"{see}; take another region or a smaller job, or ask for more: {pools.more_command(metric[0], settings)}"
+        return "too many requests were sent: try again in a minute"
+    see = f"view the quota {metric[0]} with: {pools.quota_command(settings)}"
+    return f"{see}; use another region or a smaller job, or request more: {pools.more_command(metric[0], settings)}"

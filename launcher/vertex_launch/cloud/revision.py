@@ -1,13 +1,13 @@
-"""The revision of the code that a job or an image is of."""
+"""The code revision of a job or an image."""
 
 import subprocess
 from pathlib import Path
 
-SECONDS = 10.0  # for git, which may lie on a slow network
+SECONDS = 10.0  # timeout for git, whose repository may be on a slow network drive
 
 
 def labels(folder: Path) -> dict[str, str]:
-    """`git-revision`, and `git-dirty` where files differ from it; nothing outside of a repository."""
+    """Return `git-revision`, and `git-dirty` if files differ from it; empty outside a repository."""
     if not (revision := _git(folder, "rev-parse", "--short=12", "HEAD")):
         return {}
     changed = _git(folder, "status", "--porcelain")
@@ -16,12 +16,12 @@ def labels(folder: Path) -> dict[str, str]:
 
 
 def described(folder: Path) -> str:
-    """The revision as the label and tag of an image, with `-dirty` where files differ from it; "" outside of git."""
+    """Return the revision for an image's label and tag, with `-dirty` if files differ; "" outside a repository."""
     return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=") or ""
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return the answer of git, None if there is no git, no repository, no commit, or no answer in time."""
+    """Return the output of git, or None without git, a repository, a commit, or a response in time."""
     try:
         done = subprocess.run(("git", *words), cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired):

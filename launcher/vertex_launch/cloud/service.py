@@ -1,4 +1,4 @@
-"""Vertex AI and Cloud Logging over REST: Google's own or, at an address of this machine, the local Vertex."""
+"""A REST client for Vertex AI, Cloud Logging and Cloud Storage, in Google Cloud or in the local Vertex."""
 
 import ipaddress
 import sys
@@ -22,33 +22,33 @@ from vertex_launch.settings import Settings
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 PAGE_SIZE = 100
-MOST_PAGES = 20  # pages of a folder to read; an empty page need not be the last
+MOST_PAGES = 20  # maximum number of pages to read; an empty page may not be the last page
 LOG_PAGE_SIZE = 1000
-LOG_SECONDS = 1.1  # between pages: Cloud Logging answers 60 times a minute. Source: its "Quotas and limits", 2026
+LOG_SECONDS = 1.1  # between pages: Cloud Logging allows 60 requests per minute. Source: its "Quotas and limits", 2026
 
 
 class NoAnswerError(Exception):
-    """Nobody answered, or not with what the service answers."""
+    """The service didn't respond, or its response isn't usable."""
 
 
 @dataclass(frozen=True)
 class Service:
     """One region of one project.
 
-    Each method raises google.api_core.exceptions.GoogleAPICallError where the service refuses, NoAnswerError where
-    nothing answers, and google.auth.exceptions.GoogleAuthError where the login is no longer good.
+    A method raises google.api_core.exceptions.GoogleAPICallError if the service rejects the request, NoAnswerError
+    if the response isn't usable, and google.auth.exceptions.GoogleAuthError if the credentials aren't valid.
     """
 
     settings: Settings  # with a project and a region
     endpoint: str  # of the local Vertex; "" for Google Cloud
     session: AuthorizedSession = field(repr=False)
-    seconds: float = 60.0  # time limit of an answer
+    seconds: float = 60.0  # request timeout
 
     def get(self, name: str) -> Resource:
         return self._call("GET", self._address(name))
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
-        """Yield the resources that a filter matches, newest first, at most so many."""
+        """Yield at most `most` resources that match a filter, newest first."""
         query = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
         address = self._address(f"{self.settings.parent}/{collection}")
         return islice(self._items("GET", address, collection, query, sys.maxsize), most)
@@ -68,16 +68,16 @@ class Service:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
     def objects(self, bucket: str, **query: str) -> Iterator[Resource]:
-        """Yield objects as the bucket lists them, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
+        """Yield the objects of a bucket in order, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
         return self._items("GET", self._objects_at(bucket), "items", query, MOST_PAGES)
 
     def content(self, bucket: str, name: str, most: int) -> bytes:
-        """Return the first bytes of an object, `most` of them. Source: Cloud Storage JSON API, Objects: get."""
+        """Return the first `most` bytes of an object. Source: Cloud Storage JSON API, Objects: get."""
         address = f"{self._objects_at(bucket)}/{quote(name, safe='')}?alt=media"
         return self.fetch(address, {"Range": f"bytes=0-{most - 1}"})
 
     def quotas(self) -> Iterator[Resource]:
-        """Yield the project's quotas of Vertex AI, each with its regions."""
+        """Yield the project's Vertex AI quotas, each with its regions."""
         address = f"https://cloudquotas.googleapis.com/v1/projects/{self.settings.project}/locations/global"
         infos = f"{address}/services/aiplatform.googleapis.com/quotaInfos"
         return self._items("GET", infos, "quotaInfos", {"pageSize": "1000"}, MOST_PAGES)
@@ -87,14 +87,14 @@ class Service:
 
     @property
     def place(self) -> str:
-        """The project and region, as a person is told; of the local Vertex with its address."""
+        """The project and region for messages, with the URL if the service is a local Vertex."""
         parent = self.settings.parent
         return f"{parent} of the local Vertex at {self.endpoint}" if self.endpoint else parent
 
     def page(self, name: str) -> str:
-        """Return the address where a person looks at a job: the local Vertex's page, or the Cloud console.
+        """Return the URL of a job's page in the local Vertex or in the Google Cloud console.
 
-        Source of the latter: google-cloud-aiplatform 2.7.0, `_dashboard_uri`.
+        Source of the console URL: google-cloud-aiplatform 2.7.0, `_dashboard_uri`.
         """
         if self.endpoint:
             return f"{self.endpoint}/#{id_of(name)}"
@@ -111,7 +111,7 @@ class Service:
         return self.endpoint or f"https://{host}"
 
     def _items(self, method: str, url: str, key: str, query: Resource, pages: int, pause: float = 0) -> Iterator[Any]:
-        """Yield the items of a list, page by page, with a pause in seconds between two."""
+        """Yield the items of a list page by page, with a pause in seconds between two pages."""
         where, token = "params" if method == "GET" else "json", None
         for _ in range(pages):
             page = self._call(method, url, **{where: {**query, "pageToken": token} if token else query})
@@ -124,7 +124,7 @@ class Service:
         answer = self._answer(method, address, **content)
         try:
             return dict(answer.json())
-        except (OSError, TypeError, ValueError) as error:  # no JSON, which is an OSError of requests, or no object
+        except (OSError, TypeError, ValueError) as error:  # not JSON (an OSError of requests), or not a JSON object
             raise _no_answer(address, error) from None
 
     def _answer(self, method: str, address: str, **content: Any) -> Response:
@@ -133,35 +133,35 @@ class Service:
         except (OSError, TransportError) as error:
             raise _no_answer(address, error) from None
         except RefreshError as error:
-            raise NoAnswerError(f"the login cannot be renewed ({error})") if error.retryable else error from None
+            raise NoAnswerError(f"the credentials can't be refreshed ({error})") if error.retryable else error from None
         if answer.status_code >= 400:
             raise from_http_response(answer)
         return answer
 
 
 def _no_answer(address: str, error: BaseException) -> NoAnswerError:
-    """Name the host and the innermost cause: what wraps it repeats the address several times."""
+    """Return an error with the host and the innermost cause, because the outer errors repeat the URL."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
-    return NoAnswerError(f"{'/'.join(address.split('/')[:3])} does not answer ({reason})")
+    return NoAnswerError(f"{'/'.join(address.split('/')[:3])} doesn't respond ({reason})")
 
 
 def connect(settings: Settings, endpoint: str = "") -> Service:
-    """Return the service of these settings' region or, without credentials, a local one, as http://127.0.0.1:8911.
+    """Return the service of these settings' region, or the local service at `endpoint`, such as http://127.0.0.1:8911.
 
-    Raises DefaultCredentialsError where nobody is logged in to Google Cloud.
+    The local service needs no credentials. Raises DefaultCredentialsError if Google Cloud credentials are missing.
     """
     if not endpoint:
         credentials, _ = google.auth.default(scopes=[SCOPE])
         return Service(settings, "", AuthorizedSession(credentials))
     session = AuthorizedSession(AnonymousCredentials())
-    session.trust_env = False  # a proxy would look for this address on its own machine
+    session.trust_env = False  # a proxy would resolve this address to its own machine
     return Service(settings, endpoint, session)
 
 
 def require_local(endpoint: str) -> None:
-    """Raise FaultError unless VERTEX_ENDPOINT is an http or https address of this machine."""
+    """Raise FaultError unless VERTEX_ENDPOINT is an HTTP or HTTPS URL of this machine."""
     try:
         url = urlsplit(endpoint)
         at_home = url.hostname == "localhost" or ipaddress.ip_address(url.hostname or "").is_loopback
@@ -169,5 +169,5 @@ def require_local(endpoint: str) -> None:
     except ValueError:
         local = False
     if not local:
-        cure = "write such as http://127.0.0.1:8911, as emulate prints it, or unset it for Google Cloud"
-        raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an http(s) address of this machine; {cure}')
+        cure = "use the URL that emulate prints, such as http://127.0.0.1:8911, or unset it to use Google Cloud"
+        raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an HTTP(S) URL of this machine; {cure}')

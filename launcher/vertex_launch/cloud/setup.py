@@ -1,7 +1,7 @@
-"""Setup of a project, once before its first job: steps in Google Cloud, and the new settings in its own files.
+"""Sets up a project before its first job: resources in Google Cloud, and new settings in the project's files.
 
-A step is two gcloud lines, which look for a thing and make it. The rights are the least that do. Sources: Vertex AI,
-"Use a custom service account"; Artifact Registry, "Configure cleanup policies".
+A step has two gcloud commands: one looks for a resource, and one creates it. The roles grant least-privilege
+permissions. Sources: Vertex AI, "Use a custom service account"; Artifact Registry, "Configure cleanup policies".
 """
 
 import json
@@ -25,11 +25,11 @@ APIS = (
     *("cloudresourcemanager", "iam", "logging", "storage"),
 )
 BUDGET_APIS = ("billingbudgets", "cloudbilling")
-ACCOUNT = "vertex-trainer"  # the account that jobs run as, unless vertex.toml names another
-SECONDS = 300.0  # that a line may take; to switch services on takes a minute
+ACCOUNT = "vertex-trainer"  # the account that jobs run as, unless vertex.toml specifies another one
+SECONDS = 300.0  # timeout of a command; enabling services takes a minute
 JSON = "--format=json"
 ABSENT = re.compile(r"not.?found|\b404\b|does not exist", re.IGNORECASE)
-PAUSES = (0.0, 10.0, 20.0, 40.0)  # seconds; a new resource is not visible everywhere at once
+PAUSES = (0.0, 10.0, 20.0, 40.0)  # seconds; a new resource isn't visible everywhere immediately
 IMAGE = re.compile(
     r"(?P<host>(?P<location>[a-z0-9-]+)-docker\.pkg\.dev)"
     r"/(?P<project>([^/.]+(\.[^/.]+)+/)?[^/]+)/(?P<repository>[^/]+)/.+"  # a project may belong to a domain
@@ -45,20 +45,20 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """Step of the setup: a thing that must exist, and the lines that look for it and make it."""
+    """One step of the setup: a resource that must exist, and the commands that look for it and create it."""
 
     title: str
-    looks: Line  # the gcloud line that looks for it; its answer is JSON
-    act: Line  # the gcloud line that makes it
-    done: Callable[[Any], object] = bool  # whether the answer says that it is there
-    differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # sentences on what differs from what `act` would make
+    looks: Line  # the gcloud command that looks for it, with JSON output
+    act: Line  # the gcloud command that creates it
+    done: Callable[[Any], object] = bool  # whether the output shows that it exists
+    differs: Callable[[Any], Iterator[str]] = lambda _: iter(())  # how it differs from what `act` would create
 
 
 def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing: str = "") -> Iterator[Step]:
-    """Yield all steps, in order; raises FaultError where the image is not in Artifact Registry.
+    """Yield all steps in order. Raises FaultError if the image isn't in Artifact Registry.
 
-    `you`, such as user:ada@example.com, submit jobs; the file `policy` will hold the clean-up policy; of the `budget`,
-    USD a month or 0 for none, half and all are told by mail; `billing` is the account that pays, "" where it is unseen.
+    `you`, such as user:ada@example.com, will submit jobs. The file `policy` will contain the cleanup policy. `budget`
+    is in USD per month (0 for none), and `billing` is the account that pays ("" if unknown).
     """
     project, bucket = f"--project={settings.project}", f"gs://{settings.bucket}"
     apis = (*APIS, *(BUDGET_APIS if budget else ()))
@@ -84,21 +84,21 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
 
 
 def _bucket_differs(answer: Any, settings: Settings) -> Iterator[str]:
-    """Yield how an existing bucket differs from what the lines would make; it stays as it is."""
+    """Yield how an existing bucket differs from the one that setup would create. The bucket isn't changed."""
     location, bucket = str(answer.get("location", "")).lower(), f"gs://{settings.bucket}"
     if answer.get("location_type") == "region" and location != settings.region:
-        place = f"it is in {location}, and the machines are in {settings.region}: slower, and billed as egress"
-        yield f"{place}; name a bucket in {settings.region} with --bucket"
+        place = f"the bucket is in {location}, but the machines are in {settings.region}: slower, and billed as egress"
+        yield f"{place}; use a bucket in {settings.region} with --bucket"
     if answer.get("public_access_prevention", "enforced") != "enforced":
         cure = shown(("storage", "buckets", "update", bucket, "--public-access-prevention"))
-        yield f"it can be made public; prevent that: {cure}"
+        yield f"the bucket can be made public; to prevent this: {cure}"
 
 
 def _repository(image: str, policy: Path) -> Iterator[Step]:
     parts = IMAGE.fullmatch(image)
     if not parts:
         cure = "write REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG"
-        raise FaultError(f"image: {image} is not in Artifact Registry; {cure}")
+        raise FaultError(f"image: {image} isn't in Artifact Registry; {cure}")
     repository, project = parts["repository"], parts["project"].replace("/", ":")
     place = (f"--location={parts['location']}", f"--project={project}")
     group = ("artifacts", "repositories")
@@ -110,18 +110,18 @@ def _repository(image: str, policy: Path) -> Iterator[Step]:
 
 
 def account(settings: Settings) -> str:
-    """The account that jobs run as."""
+    """Return the service account that jobs run as."""
     return settings.service_account or f"{ACCOUNT}@{account_domain(settings.project)}"
 
 
 def account_domain(project: str) -> str:
-    """Return the domain of a project's accounts: p.example.com.iam.gserviceaccount.com for example.com:p."""
+    """Return the domain of a project's accounts, such as p.example.com.iam.gserviceaccount.com for example.com:p."""
     organization, _, id = project.rpartition(":")
     return f"{id}{organization and f'.{organization}'}.iam.gserviceaccount.com"
 
 
 def _account(settings: Settings, you: str) -> Iterator[Step]:
-    """The account and its rights: to write to the bucket and to the log, and yours to let jobs run as it."""
+    """Yield the steps for the account, for its roles on the bucket and the log, and for your own roles."""
     who, project, bucket = account(settings), f"--project={settings.project}", f"gs://{settings.bucket}"
     name, _, domain = who.partition("@")
     member = f"serviceAccount:{who}"
@@ -129,12 +129,12 @@ def _account(settings: Settings, you: str) -> Iterator[Step]:
     if domain == account_domain(settings.project):
         make = (*accounts, "create", name, "--display-name=Runs training jobs", project)
         yield Step(f"account {who}", (*accounts, "describe", who, project), make)
-    yield _binding("it writes to the bucket", buckets, bucket, member, "roles/storage.objectAdmin")
-    yield _binding("it writes to the log", whole, settings.project, member, "roles/logging.logWriter")
-    yield _binding("you let jobs run as it", accounts, who, you, "roles/iam.serviceAccountUser", project)
-    yield _binding("you send jobs", whole, settings.project, you, "roles/aiplatform.user")
-    yield _binding("you read their log", whole, settings.project, you, "roles/logging.viewer")
-    yield _binding("you read what they write", buckets, bucket, you, "roles/storage.objectViewer")
+    yield _binding("jobs can write to the bucket", buckets, bucket, member, "roles/storage.objectAdmin")
+    yield _binding("jobs can write to the log", whole, settings.project, member, "roles/logging.logWriter")
+    yield _binding("you can run jobs as the account", accounts, who, you, "roles/iam.serviceAccountUser", project)
+    yield _binding("you can submit jobs", whole, settings.project, you, "roles/aiplatform.user")
+    yield _binding("you can read job logs", whole, settings.project, you, "roles/logging.viewer")
+    yield _binding("you can read job output", buckets, bucket, you, "roles/storage.objectViewer")
 
 
 def _binding(title: str, kind: Line, resource: str, member: str, role: str, *flags: str) -> Step:
@@ -142,7 +142,7 @@ def _binding(title: str, kind: Line, resource: str, member: str, role: str, *fla
         bindings = (entry for entry in policy.get("bindings", ()) if entry["role"] == role and "condition" not in entry)
         return any(member in entry["members"] for entry in bindings)
 
-    who = (f"--member={member}", f"--role={role}", "--condition=None")  # gcloud requires it if others have one
+    who = (f"--member={member}", f"--role={role}", "--condition=None")  # required if other bindings have one
     give = (*kind, "add-iam-policy-binding", resource, *who, *flags)
     return Step(f"{title}: {role}", (*kind, "get-iam-policy", resource, *flags), give, is_bound)
 
@@ -153,7 +153,7 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
     rules = ("--threshold-rule=percent=0.5", "--threshold-rule=percent=1.0")
     create = ("billing", "budgets", "create", where, f"--display-name={name}", f"--budget-amount={usd:.2f}USD")
     return Step(
-        f"a mail at half and at all of {usd:.2f} USD a month",
+        f"email alerts at 50% and 100% of {usd:.2f} USD per month",
         ("billing", "budgets", "list", where),
         (*create, f"--filter-projects=projects/{settings.project}", *rules),
         lambda budgets: any(budget.get("displayName") == name for budget in budgets),
@@ -161,43 +161,43 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
 
 
 def look(step: Step) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the step is done, and what differs from what it would make; raises FaultError."""
+    """Return whether the step is done, and how the resource differs. Raises FaultError if gcloud fails."""
     code, output, error = _gcloud(*step.looks, JSON)
     if code == 0:
         answer = json.loads(output or "null")
         return bool(step.done(answer)), tuple(step.differs(answer))
     if _is_absent(error):
         return False, ()
-    raise FaultError(f"{step.title}: cannot be looked at: {error}; the line was: {shown(step.looks)}")
+    raise FaultError(f"{step.title}: can't be checked: {error}; the command was: {shown(step.looks)}")
 
 
 def take(line: Line) -> None:
-    """Run a line, again where it needs what was just made; raises FaultError where gcloud refuses."""
+    """Run a command, and retry while a new resource isn't visible yet. Raises FaultError if gcloud fails."""
     for seconds in PAUSES:
         time.sleep(seconds)
         code, _, error = _gcloud(*line, "--quiet")
         if not (code and _is_absent(error)):
             break
     if code:
-        raise FaultError(f"{error}; the line was: {shown(line)}")
+        raise FaultError(f"{error}; the command was: {shown(line)}")
 
 
 def _is_absent(error: str) -> bool:
-    """Whether gcloud does not know the resource, or the resource's service is not switched on yet."""
+    """Return whether gcloud didn't find the resource, or the resource's service isn't enabled yet."""
     return bool(ABSENT.search(error) or DISABLED.search(error))
 
 
 def ask(*line: str) -> str:
-    """Return the answer of gcloud to a line, "" where it fails."""
+    """Return the output of a gcloud command, or "" if it fails."""
     code, answer, _ = _gcloud(*line)
     return answer.strip() if code == 0 else ""
 
 
 def gcloud(otherwise: str = "") -> str:
-    """Return the program's path; raises FaultError where it is missing, with `otherwise` at the end of the cure."""
+    """Return the path of gcloud. If gcloud isn't installed, raise FaultError with `otherwise` at the end."""
     if program := shutil.which("gcloud"):
         return program
-    raise FaultError(f"gcloud is not here; install it: https://cloud.google.com/sdk/docs/install{otherwise}")
+    raise FaultError(f"gcloud isn't installed; install it: https://cloud.google.com/sdk/docs/install{otherwise}")
 
 
 def shown(line: Sequence[str]) -> str:
@@ -205,19 +205,19 @@ def shown(line: Sequence[str]) -> str:
 
 
 def _gcloud(*line: str) -> tuple[int, str, str]:
-    program = gcloud("; --dry-run prints what it would be asked")
+    program = gcloud("; --dry-run prints the commands without gcloud")
     try:
         done = subprocess.run(
             (program, *line), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise FaultError(f"no answer within {SECONDS:g} s; the line was: {shown(line)}") from None
+        raise FaultError(f"no response within {SECONDS:g} s; the command was: {shown(line)}") from None
     error = " ".join(done.stderr.split()).rpartition("ERROR: ")[2]
-    return done.returncode, done.stdout, error or f"gcloud ended with exit code {done.returncode}"
+    return done.returncode, done.stdout, error or f"gcloud exited with code {done.returncode}"
 
 
 def renamed(old: Settings, new: Settings) -> Settings:
-    """The new settings, with an image and an account of the new project where they are still the old one's."""
+    """Return the new settings. In the image and the account, replace the old project with the new project."""
     before, after = (f"{version.region}-docker.pkg.dev/{version.project.replace(':', '/')}/" for version in (old, new))
     image, account = new.image, new.service_account
     if old.project and image.startswith(before):
@@ -228,9 +228,9 @@ def renamed(old: Settings, new: Settings) -> Settings:
 
 
 def changed(path: Path, jobs: Path, old: Settings, new: Settings) -> Iterator[tuple[Path, str]]:
-    """Each file whose text is another with the new settings, and that text; comments and order stay.
+    """Yield each file that changes with the new settings, and its new text. Comments and order stay.
 
-    Raises FaultError, before anything is yielded, for a vertex.toml that is written in a way that cannot be changed.
+    Raises FaultError, before the first file, if vertex.toml is written in a way that this function can't change.
     """
     before = {file: read_text(file) if file.exists() else "" for file in (path, *sorted(jobs.glob("*.yaml")))}
     after = {file: _job(text, old, new) for file, text in before.items()} | {path: _toml(path, before[path], old, new)}
@@ -253,12 +253,12 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
         read = {}
     if {key: read.get(key) for key in KEYS} != wanted:
         lines = ", ".join(f"{key} = {json.dumps(value)}" for key, value in wanted.items())
-        raise FaultError(f"{path}: cannot be changed as it is written; write {lines}")
+        raise FaultError(f"{path}: can't be changed automatically; write {lines}")
     return text
 
 
 def _job(text: str, old: Settings, new: Settings) -> str:
-    """Replace image and bucket where the old name ends, as after gs://b or before the -cpu of an image's tag."""
+    """Replace the image and the bucket in a job file. Longer names that start with the old name stay unchanged."""
     if old.image:
         text = re.sub(rf"{re.escape(old.image)}(?![\w.])", lambda _: new.image, text)
     if old.bucket:

@@ -1,4 +1,4 @@
-"""Send a job to Vertex AI. The request is a value: `summary` shows it, `submit` sends it, CLIENTS spell it."""
+"""Sends a job to Vertex AI: `summary` describes the job, `submit` sends it, and CLIENTS print other clients' code."""
 
 import json
 import pprint
@@ -28,15 +28,15 @@ from vertex_launch.plan import pools
 from vertex_launch.plan.formatting import duration, usd
 from vertex_launch.settings import Settings
 
-# Collection -> gcloud's group of commands, the type of Google's client, and what its methods call it.
+# Collection -> gcloud's command group, the type in Google's client library, and the field name in its methods.
 NAMES = {
     "customJobs": ("custom-jobs", "CustomJob", "custom_job"),
     "hyperparameterTuningJobs": ("hp-tuning-jobs", "HyperparameterTuningJob", "hyperparameter_tuning_job"),
 }
 NOTHING = Preflight()
-SUBMISSION = "submission"  # the label by which the job of a request is found when its answer was lost
+SUBMISSION = "submission"  # the label that identifies the request's job if the response is lost
 LOOKUPS, LOOKUP_SECONDS = 4, 10.0
-RETRY_SECONDS = (4.0, 16.0)  # between two requests where the service failed
+RETRY_SECONDS = (4.0, 16.0)  # between two attempts if the service failed
 WIDTH = 116
 PYTHON = """\
 import json
@@ -52,22 +52,22 @@ print(client.create_{field}(parent={parent!r}, {field}=job).name)"""
 
 @dataclass(frozen=True)
 class Request:
-    """A resource as JSON, and the collection that it becomes a part of."""
+    """A resource as JSON, and the collection in which it is created."""
 
     collection: str
     resource: Resource
 
     @property
     def label(self) -> str:
-        """The label by which its job is found: submission=ID."""
+        """The label that identifies the request's job: submission=ID."""
         return f"{SUBMISSION}={self.resource['labels'][SUBMISSION]}"
 
 
 def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHING) -> str:
-    """Return the text that a person agrees to: machines, place, output and price."""
+    """Return the summary that the user confirms: machines, region, output and price."""
     run, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
     spec = _spec(job, settings, checks.images)
-    address = spec.base_output_directory.output_uri_prefix or "nowhere: nothing is kept"
+    address = spec.base_output_directory.output_uri_prefix or "none: no files are kept"
     strategy = run.strategy if spec.scheduling.strategy else "STANDARD"
     return "\n".join(
         [
@@ -77,7 +77,7 @@ def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHIN
             *map(_image_line, checks.images),
             f"  output   {address}{f' ({checks.folder})' if checks.folder else ''}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
-            f"  limits   {strategy}, at most {duration(3600 * _hours(run))}{' a trial' if search else ''}",
+            f"  limits   {strategy}, at most {duration(3600 * _hours(run))}{' per trial' if search else ''}",
             f"  price    {price(job, settings)}",
         ]
     )
@@ -86,11 +86,11 @@ def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHIN
 def request(
     job: Job | TuningJob, settings: Settings, labels: Mapping[str, str] | None = None, images: Sequence[Image] = ()
 ) -> Request:
-    """Return the request that the API takes, with these `images`, whatever is pushed under the same names later.
+    """Return the API request, which pins these `images` by digest.
 
-    Its job has a label of its own, by which it is found when the answer is lost, and one of its image. `labels` are
-    more, such as the revision; they go before those of the file, and these before those of vertex.toml. Raises
-    FaultError for too many labels.
+    Its job gets a unique label, which identifies the job if the response is lost, and an image label. `labels` are
+    additional labels, such as the revision. They override labels in the file, which override those in vertex.toml.
+    Raises FaultError if there are too many labels.
     """
     spec = _spec(job, settings, images)
     digest = {"image-digest": images[0].digest.removeprefix("sha256:")[:12]} if images else {}
@@ -107,24 +107,24 @@ def request(
 
 
 def submit(request: Request, service: Service, say: Callable[[str], None] = lambda message: None) -> str:
-    """Create the job; returns its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
+    """Create the job, and return its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
 
-    A service that fails is asked again, unless it shows the job, which it may have made all the same.
-    Raises GoogleAPICallError where it is refused; with a ServerError or a NoAnswerError the job may have been made.
+    If the service fails, check whether it created the job anyway, and retry if it didn't. Raises GoogleAPICallError
+    if the service rejects the request. After a ServerError or a NoAnswerError, the job may still exist.
     """
     made = ""
     for seconds in RETRY_SECONDS:
         try:
             return made or str(service.create(request.collection, request.resource)["name"])
         except ServerError as error:
-            say(f"{message_of(error)}; trying again in {seconds:g} s")
+            say(f"{message_of(error)}; retrying in {seconds:g} s")
         time.sleep(seconds)
-        made = _name(request, service)  # the request may have arrived all the same
+        made = _name(request, service)  # the service may have created the job anyway
     return made or str(service.create(request.collection, request.resource)["name"])
 
 
 def whereabouts(request: Request, service: Service, more: Callable[[str], str]) -> str:
-    """Say what became of a request whose answer nobody saw, and `more` of the job that it may have made."""
+    """Return the outcome of a request whose response was lost. If it created a job, add the text from `more`."""
     where = f"--project={service.settings.project} --region={service.settings.region}"
     listing = f"gcloud ai {NAMES[request.collection][0]} list {where} --filter=labels.{request.label}"
     look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else listing}"
@@ -135,10 +135,10 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
             if name := _name(request, brief):
                 return f"the job was created: {name}{more(name)}"
     except GoogleAPICallError as error:
-        return f"whether the job was created is not known ({message_of(error)}); {look}"
+        return f"it isn't known whether the job was created ({message_of(error)}); {look}"
     except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):
-        return f"whether the job was created is not known; {look}"
-    return f"the service has no such job; should the request still arrive, {look}"
+        return f"it isn't known whether the job was created; {look}"
+    return f"the service has no such job; if the request arrives later, {look}"
 
 
 def _name(request: Request, service: Service) -> str:
@@ -146,7 +146,7 @@ def _name(request: Request, service: Service) -> str:
 
 
 def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> CustomJobSpec:
-    """Return a copy of the spec with images by digest; the file's account goes before the one in vertex.toml."""
+    """Return a copy of the spec with images pinned by digest. The file's account overrides that of vertex.toml."""
     spec, pinned = CustomJobSpec(trial(job).spec), {image.name: image.pinned for image in images}
     spec.service_account = spec.service_account or settings.service_account
     for pool in spec.worker_pool_specs:
@@ -157,20 +157,20 @@ def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> 
 
 def _image_line(image: Image) -> str:
     built = f", built from revision {image.revision}" if image.revision else ""
-    return f"  image    {image.name} is {image.digest[:19]} now{built}"
+    return f"  image    {image.name} is now {image.digest[:19]}{built}"
 
 
 def price(job: Job | TuningJob, settings: Settings) -> str:
-    """Return the price per hour of all trials that run at once, and the most that the job can cost."""
+    """Return the hourly price of all trials that run simultaneously, and the maximum cost of the job."""
     each, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if each is None:
-        return "not known here; add yours under [prices] in vertex.toml"
+        return "not known; add yours under [prices] in vertex.toml"
     most = usd(trials.count * _hours(trial(job)) * each.usd)
     return f"{usd(trials.at_once * each.usd)} per hour, {most} at most ({each.certainty}: {each.source})"
 
 
 def _hours(run: Job) -> float:
-    """Return the longest time of one run, which is seven days where the job names none."""
+    """Return the maximum duration of one run, which is seven days if the job doesn't set a timeout."""
     scheduling = run.spec.scheduling
     return scheduling.timeout.total_seconds() / 3600 if "timeout" in scheduling else 7 * 24
 
@@ -178,9 +178,9 @@ def _hours(run: Job) -> float:
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:
     study, minimize = job.study_spec, StudySpec.MetricSpec.GoalType.MINIMIZE
     wanted = [f"{'lowest' if metric.goal == minimize else 'highest'} {metric.metric_id}" for metric in study.metrics]
-    counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} at once"
+    counts = f"{job.max_trial_count} trials, {job.parallel_trial_count} in parallel"
     return (
-        f"  search   {counts}, for the {' and the '.join(wanted)}",
+        f"  tuning   {counts}, for the {' and the '.join(wanted)}",
         *(f"{'':11}{spec.parameter_id}: {study_validation.described(spec)}" for spec in study.parameters),
     )
 
@@ -199,10 +199,10 @@ def _pool_line(pool: Pool) -> str:
 
 
 def _gcloud(request: Request, file: Path, settings: Settings, endpoint: str) -> str:
-    """Return the gcloud command that sends the request; raises FaultError where gcloud cannot."""
+    """Return the gcloud command that sends the request. Raises FaultError if gcloud can't send it."""
     job = request.resource
     if {} in run_spec(job)["workerPoolSpecs"]:
-        raise FaultError(f"{file}: gcloud refuses the empty pool, which the service takes; write --print curl")
+        raise FaultError(f"{file}: gcloud rejects the empty pool, which the service accepts; use --print curl")
     labels = ",".join(f"{key}={value}" for key, value in job["labels"].items())
     words = ["gcloud", "ai", NAMES[request.collection][0], "create"]
     words += [f"--project={settings.project}", f"--region={settings.region}", f"--display-name={job['displayName']}"]

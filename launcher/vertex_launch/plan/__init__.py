@@ -1,1 +1,1 @@
-"""Plans jobs before they are sent: their needs, cost and gain."""
+"""Plans jobs before they are submitted: their machines, their cost, and their speed."""

@@ -1,4 +1,4 @@
-"""Do reduction servers pay for a job? A yes or a no in words, with the figures that decide."""
+"""Decides whether reduction servers pay off for a job, and explains the decision with figures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ from vertex_launch.plan.formatting import seconds, size, usd
 from vertex_launch.plan.pools import Row, Trials
 from vertex_launch.plan.reducers import OVERLAP, AllReduceOptions, Sizing, step_seconds
 
-SAME = 0.95  # a speed over another above which they are about the same
-SMALL = 0.05  # of the compute time; a shorter all-reduce is no reason to do anything
-WORTHWHILE = 0.02  # of a step; a smaller gain is noise
+SAME = 0.95  # ratio of two speeds above which they count as equal
+SMALL = 0.05  # share of the compute time below which an all-reduce doesn't matter
+WORTHWHILE = 0.02  # share of a step below which a gain is noise
 
 
 @dataclass(frozen=True)
 class Training:
-    """A job, and what it costs and takes without its reducers."""
+    """A job, and its cost and step time without reducers."""
 
     job: Job
-    trials: Trials | None  # of a search, which run the job
+    trials: Trials | None  # of a tuning job, which run the job
     rows: tuple[Row, ...]  # of all pools
     gradient_bytes: float
-    compute: float | None  # seconds of a step without any network
-    image_says: str = ""  # whether NCCL can use reducers there, as its build has found; "" if that is not known
+    compute: float | None  # seconds per step, without the network
+    image_says: str = ""  # message from the image's build on whether NCCL can use reducers; "" if unknown
 
     @property
     def pools(self) -> tuple[Row, ...]:
-        """0 and 1."""
+        """The rows of pools 0 and 1."""
         return pools.training(self.rows)
 
     @property
@@ -40,34 +40,34 @@ class Training:
 
     @property
     def usd(self) -> float | None:
-        """USD per hour of the machines, without the reducers."""
+        """The price of the machines in USD per hour, without the reducers."""
         price = pools.price(self.pools)
         return price.usd if price else None
 
     def least_compute(self, communication: float) -> float:
-        """Seconds of compute per step from which on the machines are faster than one alone."""
+        """Return the compute seconds per step above which the machines are faster than one machine."""
         return communication / (pools.scale(self.pools) * SAME - (1 - OVERLAP))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`pays` is None where it depends on unknown figures; the other figures are None where they are unknown."""
+    """A decision for or against reducers. If the decision depends on unknown figures, `pays` is None."""
 
     pays: bool | None
     text: str
     break_even_compute: float | None = None  # seconds of compute per step up to which reducers pay for themselves
-    usd_per_saved_hour: float | None = None  # negative where the job also gets cheaper
+    usd_per_saved_hour: float | None = None  # negative if the job also gets cheaper
 
 
 def verdict(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
-    """The first reason against a set of reducers, else what they gain and cost."""
+    """Return the first reason against a set of reducers, or, without such a reason, their gain and their cost."""
     for reason in chain(_reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce)):
         return Verdict(False, f"No: {reason}.")
     return _weighed(training, sizing, all_reduce)
 
 
 def are_idle(training: Training) -> bool:
-    """Whether NCCL would pass by any reducers, so that they change nothing but the price."""
+    """Return whether NCCL would bypass any reducers, so that they only increase the price."""
     rows, of_image = training.pools, "idle" in training.image_says
     passed_by = any(not row.gpus or reducers.bypassed(row.machine_type, row.gpus) for row in rows)
     return passed_by or of_image or training.machines.fabric_gbps is not None
@@ -76,28 +76,27 @@ def are_idle(training: Training) -> bool:
 def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> Iterator[str]:
     machines = training.machines
     if not all(row.gpus for row in training.pools):
-        yield "reduction servers serve GPUs, and some machines that train have none"
+        yield "reduction servers require GPUs, and some machines that train have no GPU"
     if machines.count == 1:
-        yield "with one machine, gradients never cross the network"
+        yield "with one machine, gradients don't cross the network"
     if training.trials:
-        yield "a search may hand the flags of a trial to its reducers, too, which do not take them (trial-reducers)"
+        yield "a tuning job may also pass a trial's flags to the reducers, which don't accept them (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
-        yield "FLEX_START wants the same machines in every pool, so there can be no CPU machines beside the GPUs"
+        yield "FLEX_START requires the same machine type in every pool, so the reducers can't use CPU machines"
     if all_reduce.gpudirect:
         yield (
-            f"the GPUs of an {training.pools[0].machine_type} have a network of their own,"
-            f" {machines.fabric_gbps:g} Gbps by GPUDirect. With its NCCL plug-in in the image, a ring takes"
-            f" {seconds(all_reduce.gpudirect.seconds)} there, and reducers would take"
-            f" {seconds(all_reduce.reducers.seconds)}. NCCL loads only one plug-in, that one or the reduction server's"
+            f"the GPUs of an {training.pools[0].machine_type} have their own {machines.fabric_gbps:g} Gbps network."
+            f" A ring takes {seconds(all_reduce.gpudirect.seconds)} with GPUDirect's plug-in, but reducers take"
+            f" {seconds(all_reduce.reducers.seconds)}. NCCL loads only one of the two plug-ins"
         )
     for row in training.pools:
         if reason := reducers.bypassed(row.machine_type, row.gpus):
-            yield f"{reason}, so they would be billed and idle"
+            yield f"{reason}, so reducers would be billed but idle"
     if "idle" in training.image_says:
-        yield f"by the image that is here, {training.image_says}"
+        yield f"according to the local image, {training.image_says}"
     if machines.members <= 2:
-        once = f"the gradients only once, {size(training.gradient_bytes)}"
-        yield f"in a ring of two GPUs each machine already sends {once}, and cannot send less to reducers"
+        once = f"the gradients ({size(training.gradient_bytes)}) only once"
+        yield f"in a ring of two GPUs, each machine already sends {once}, so reducers can't save traffic"
 
 
 def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Iterator[str]:
@@ -105,34 +104,33 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
     ring, reduced, wire = all_reduce.ring.seconds, all_reduce.reducers.seconds, seconds(all_reduce.ring.seconds)
     if reduced > ring:
         yield (
-            f"{sizing} are too few: with them the all-reduce takes {seconds(reduced)}, by the ring {wire};"
-            f" from {sizing.break_even:.1f} on they are as fast"
+            f"{sizing} aren't enough: the all-reduce takes {seconds(reduced)} with them and {wire} with a ring."
+            f" With {sizing.break_even:.1f} or more reducers, the all-reduce is as fast as a ring"
         )
     hops = 2 * (members - 1)
     if ring <= hops * HOP:  # the time of the hops, however little is sent
         yield (
-            f"the gradients are too small: the wire carries their {gradients} in {wire}, while the"
-            f" {hops} hops of a ring of {members} take about {seconds(hops * HOP)}. Latency rules there;"
-            " bandwidth, which reducers save, does not matter"
+            f"the gradients are too small: the network transfers {gradients} in {wire}, but {hops} hops of a ring of"
+            f" {members} take about {seconds(hops * HOP)}, and reducers save bandwidth, not latency"
         )
     if compute is None:
         return
     if compute < training.least_compute(reduced):
-        yield f"with {sizing}, too, the {training.machines.count} machines are no faster than one alone"
+        yield f"even with {sizing}, the {training.machines.count} machines aren't faster than one machine"
     if ring <= SMALL * compute:
-        took = f"a ring all-reduces their {gradients} in {wire}, and computing a step takes {seconds(compute)}"
+        took = f"a ring all-reduces {gradients} in {wire}, and the computation of a step takes {seconds(compute)}"
         yield f"the gradients are too small: {took}"
     if ring <= OVERLAP * compute:
         yield (
-            f"the model is bound by computing. The ring takes {wire}, of which the backward pass hides up to"
-            f" {seconds(OVERLAP * compute)}, so a faster all-reduce changes nothing"
+            f"the job is compute-bound. The ring takes {wire}, and the backward pass hides up to"
+            f" {seconds(OVERLAP * compute)} of an all-reduce, so a faster all-reduce changes nothing"
         )
     if (gain := all_reduce.gain(compute)) < WORTHWHILE:
-        yield f"a step of {seconds(step_seconds(compute, ring))} would get shorter by {gain:.1%} at best"
+        yield f"a step of {seconds(step_seconds(compute, ring))} would become at most {gain:.1%} shorter"
 
 
 def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
-    """Reducers are faster, if the step is not bound by computing; do they pay?"""
+    """Return the verdict on reducers that are faster than a ring, from their gain and their price."""
     ring, reduced = all_reduce.ring.seconds, all_reduce.reducers.seconds
     gain = f"{sizing} shorten the all-reduce from {seconds(ring)} to {seconds(reduced)}"
     prices = None if training.usd is None or sizing.usd is None else (training.usd, sizing.usd)
@@ -143,17 +141,17 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
         return Verdict(None, f"It depends: {gain}. {condition}", limit)
     gain += f", and a step by {all_reduce.gain(training.compute):.0%}"
     if prices is None:
-        return Verdict(None, f"It depends: {gain}; their price is not known here.")
+        return Verdict(None, f"It depends: {gain}, but their price isn't known.")
     extra = reducers.usd_per_saved_hour(training.compute, all_reduce, *prices)
     if extra <= 0 and training.compute >= least:
         return Verdict(True, f"Yes: {gain}, which saves more than they cost. {condition}", limit, extra)
-    but = f"each hour that they save costs {usd(extra)}" if extra > 0 else "one machine alone is as fast as the ring"
-    return Verdict(None, f"Only if time is worth it: {gain}, but {but}. {condition}", limit, extra)
+    but = f"each saved hour costs {usd(extra)}" if extra > 0 else "one machine is as fast as the ring"
+    return Verdict(None, f"Only if the saved time is worth the price: {gain}, but {but}. {condition}", limit, extra)
 
 
 def _condition(limit: float | None, least: float, ring: float) -> str:
-    hidden = f"Above {seconds(ring / OVERLAP)} the ring is hidden, and they change nothing."
+    hidden = f"If computing takes more than {seconds(ring / OVERLAP)}, it hides the ring, and reducers change nothing."
     if limit is None:
         return hidden
-    pays = f"pay for themselves if computing takes less than {seconds(limit)} per step and more than {seconds(least)}"
-    return f"They {pays if least < limit else 'never pay for themselves'}. {hidden}"
+    pays = f"pay for themselves if computing a step takes more than {seconds(least)} and less than {seconds(limit)}"
+    return f"Reducers {pays if least < limit else 'never pay for themselves'}. {hidden}"

@@ -1,4 +1,4 @@
-"""Write what a plan found into its job file: two values change, every other byte stays."""
+"""Writes the planned reducers to the job file. Two values change, and every other byte stays."""
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
@@ -11,11 +11,11 @@ POOL = f"workerPoolSpecs[{REDUCERS}]"
 
 
 def apply(job: Job, sizing: Sizing) -> None:
-    """Set count and machine type of the job's reducers; raises FaultError if the file has none to themselves."""
+    """Set the count and machine type of the job's reducers. Raises FaultError if the file doesn't set them."""
     with of_file(job.path):
         text = _applied(job, sizing)
     new = job.path.with_name(f".{job.path.name}.new")
-    new.write_text(text, encoding="utf-8", newline="")  # with the line ends that the text has
+    new.write_text(text, encoding="utf-8", newline="")  # keep the line endings of the text
     new.replace(job.path)
 
 
@@ -23,29 +23,29 @@ def _applied(job: Job, sizing: Sizing) -> str:
     """Return the file's text with these reducers."""
     if not job.reducers:
         machine = f"machineSpec: {{machineType: {sizing.machine_type}}}, replicaCount: {sizing.count}"
-        cure = f"write {machine}, and a containerSpec with the reduction server's imageUri"
-        raise FaultError(Finding(POOL, "there is no pool of reducers", cure))
+        cure = f"add {machine}, and a containerSpec with the reduction server's imageUri"
+        raise FaultError(Finding(POOL, "there is no reducer pool", cure))
     before = read_text(job.path)
     text = _edited(before, {"replicaCount": str(sizing.count), "machineSpec.machineType": sizing.machine_type})
     wanted = CustomJobSpec(job.spec)
     pool = wanted.worker_pool_specs[REDUCERS]
     pool.replica_count, pool.machine_spec.machine_type = sizing.count, sizing.machine_type
     if spec.parse(text, str(job.path)) != wanted:
-        fault = "shares a value with another pool, through an anchor"
-        raise FaultError(Finding(POOL, fault, "write it out, and apply again"))
+        fault = "shares a value with another pool through a YAML anchor"
+        raise FaultError(Finding(POOL, fault, "replace the alias with the value, and retry"))
     return text
 
 
 def _edited(text: str, values: dict[str, str]) -> str:
-    """The text with other values of the reducers; the parser's marks say where the present ones stand."""
+    """Return the text with new values for the reducers. The parser's marks locate the current values."""
     document, places = strict_yaml.from_yaml(text), []
     for key, value in values.items():
         scalar = strict_yaml.at(document, f"{POOL}.{key}")
         if not isinstance(scalar, strict_yaml.Scalar):
-            cure = "write it, with any value, and apply again"
-            raise FaultError(Finding(f"{POOL}.{key}", "is not in the file", cure))
+            cure = "add it with any value, and retry"
+            raise FaultError(Finding(f"{POOL}.{key}", "isn't in the file", cure))
         quote = text[scalar.span.start] if text[scalar.span.start] in "\"'" else ""
         places.append((scalar.span.start, scalar.span.stop, f"{quote}{value}{quote}"))
-    for start, end, value in sorted(places, reverse=True):  # from the end: marks stay true
+    for start, end, value in sorted(places, reverse=True):  # from the end, so that earlier marks stay valid
         text = text[:start] + value + text[end:]
     return text

@@ -1,4 +1,4 @@
-"""The scaling curves of a plan as a picture, PNG or SVG by the file's ending."""
+"""Draws the scaling curves of a plan as a PNG or SVG file."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from vertex_launch.plan.planner import Plan
 from vertex_launch.plan.scaling import COUNTS, KNEE, Curve, Point
 
-STYLES: dict[str, dict[str, Any]] = {  # dashes and markers differ, too, for readers who do not see colours
+STYLES: dict[str, dict[str, Any]] = {  # dashes and markers also differ, for color-blind readers
     "ring": {"linestyle": "-", "marker": "o", "color": "#1b4f8f"},
     "hierarchical ring": {"linestyle": "--", "marker": "s", "color": "#b3541e"},
     "reducers": {"linestyle": ":", "marker": "^", "color": "#2b7a3d"},
@@ -24,7 +24,7 @@ PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Draw throughput, efficiency and cost against the number of machines."""
+    """Save a chart of throughput, efficiency and cost over the number of machines."""
     figure = Figure(figsize=(13, 4.8), layout="constrained")
     axes = figure.subplots(1, len(PANELS))
     for ax, (label, value) in zip(axes, PANELS, strict=True):
@@ -32,7 +32,7 @@ def save(plan: Plan, path: Path) -> None:
             _draw(ax, curve, value)
         ax.axvline(plan.machines.count, color="0.5", linewidth=0.8, linestyle="-.")
         if plan.here:
-            ax.plot(plan.here.machines, value(plan.here), "k*", markersize=10, label="this job, as in its file")
+            ax.plot(plan.here.machines, value(plan.here), "k*", markersize=10, label="this job in its file")
         _label(ax, label)
     axes[0].set_yscale("log")
     axes[1].set_ylim(0, 1.05)
@@ -41,9 +41,9 @@ def save(plan: Plan, path: Path) -> None:
     axes[1].axhline(KNEE, color="0.6", linewidth=0.8)
     axes[0].legend(title="all-reduce by", loc="upper left")
     figure.suptitle(
-        f"{plan.name} on 1 to {COUNTS[-1]:,} machines of its kind, the batch of each unchanged\n"
-        f"reducers by the rule; open marker: the knee, the most machines that keep {KNEE:.0%} efficiency;"
-        f" wire time only, without latency\n{plan.hierarchical_ring}",
+        f"{plan.name} on 1 to {COUNTS[-1]:,} machines of the same type, with the same batch size per machine\n"
+        f"Open marker: the largest number of machines with at least {KNEE:.0%} efficiency."
+        f" All-reduce times don't include latency.\n{plan.hierarchical_ring}",
         fontsize=10,
     )
     figure.savefig(path, dpi=120)
@@ -61,6 +61,6 @@ def _label(ax: Axes, label: str) -> None:
     ax.set_xscale("log", base=2)
     ax.set_xticks(COUNTS[::2])
     ax.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
-    ax.set_xlabel("machines that train")
+    ax.set_xlabel("training machines")
     ax.set_ylabel(label)
     ax.grid(color="0.9")

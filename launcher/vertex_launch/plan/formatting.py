@@ -1,16 +1,16 @@
-"""Quantities and times as people read them: three digits and a unit, and the clock of this machine."""
+"""Formats quantities for people, with three digits and a unit, and times in the local time zone."""
 
 import math
 from datetime import datetime
 
 
 def seconds(value: float) -> str:
-    """0.000012 -> "0.012 ms", 0.25 -> "250 ms", 12.3 -> "12.3 s"."""
+    """Format seconds: 0.000012 -> "0.012 ms", 0.25 -> "250 ms", 12.3 -> "12.3 s"."""
     return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
 def size(value: float) -> str:
-    """Bytes: 1.36e9 -> "1.36 GB"; powers of ten, as network cards and the memory of GPUs are sold."""
+    """Format bytes: 1.36e9 -> "1.36 GB". Units are powers of ten, as for network cards and GPU memory."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor:
             return f"{value / factor:.3g} {unit}"
@@ -18,13 +18,13 @@ def size(value: float) -> str:
 
 
 def usd(value: float) -> str:
-    """12.3456 -> "$12.35", 0.00123 -> "$0.0012"."""
+    """Format US dollars: 12.3456 -> "$12.35", 0.00123 -> "$0.0012"."""
     decimals = 1 - math.floor(math.log10(value)) if 0 < value < 0.1 else 2
     return f"${value:,.{decimals}f}"
 
 
 def clock(time: datetime | None) -> str:
-    """Local time: "08:29:50", of another day than today "2026-11-23 08:29:50"; "" of None."""
+    """Format a local time: "08:29:50" today, "2026-11-23 08:29:50" on another day, and "" for None."""
     if time is None:
         return ""
     local, today = time.astimezone(), datetime.now().astimezone().date()
@@ -32,7 +32,7 @@ def clock(time: datetime | None) -> str:
 
 
 def duration(value: float) -> str:
-    """Whole seconds: 54 -> "54 s", 305 -> "5 min 5 s", 7500 -> "2 h 5 min"."""
+    """Format whole seconds: 54 -> "54 s", 305 -> "5 min 5 s", 7500 -> "2 h 5 min"."""
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,7 +1,7 @@
-"""Whether a job fits on its GPUs: the memory that one process needs, and the card's.
+"""Checks whether a job fits on its GPUs, from the memory that one process needs and the memory of one GPU.
 
 Parameters, gradients and the optimizer's moments are exact. Activations are an estimate of what the backward pass
-needs, and RESERVED stands for the CUDA context, NCCL's buffers and fragmentation.
+needs. RESERVED is an estimate for the CUDA context, NCCL's buffers and fragmentation.
 """
 
 import math
@@ -33,7 +33,7 @@ class Memory:
 
 
 def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
-    """The bytes that one GPU needs if each of `gpus` holds the whole model and its share of the global batch."""
+    """Return the bytes that one GPU needs if each of `gpus` holds the whole model and a share of the global batch."""
     copies = workload.weight_copy_bytes if card.precision == workload.precision else 0
     samples = math.ceil(workload.global_batch / gpus / workload.micro_batches)  # of one micro-batch
     return Memory(
@@ -46,7 +46,7 @@ def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
 
 
 def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
-    """The change that makes a job fit: more micro-batches, the model sharded, or neither; "" if it fits."""
+    """Return the change that makes a job fit, such as more micro-batches or a sharded model; "" if it fits."""
     needs = memory(workload, gpus, card)
     if needs.fits:
         return ""
@@ -54,12 +54,12 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
     fitting = math.floor((needs.card - RESERVED - state) / _activation_bytes(workload, card))
     if fitting >= 1:
         micro_batches = math.ceil(math.ceil(workload.global_batch / gpus) / fitting)
-        return f"--micro-batches {micro_batches} would fit, with micro-batches of {fitting} samples or fewer"
+        return f"it would fit with --micro-batches {micro_batches} (micro-batches of at most {fitting} samples)"
     shard = state / gpus
     if shard + needs.activations + RESERVED <= needs.card:
-        sharded = f"parameters, gradients and optimizer sharded over all {gpus} GPUs would fit"
-        return f"{sharded}, {shard / 1e9:.1f} GB of them on each"
-    return "not even sharded over all its GPUs does it fit: use GPUs with more memory, or split the model into stages"
+        sharded = f"it would fit if parameters, gradients and optimizer state were sharded over all {gpus} GPUs"
+        return f"{sharded}, with {shard / 1e9:.1f} GB of them on each GPU"
+    return "sharding over all GPUs isn't enough: use GPUs with more memory, or split the model into pipeline stages"
 
 
 def _activation_bytes(workload: Workload, card: Accelerator) -> float:

@@ -1,4 +1,4 @@
-"""One job's plan: machines and prices, memory, time of a step, and whether reduction servers pay."""
+"""Plans one job: its machines, price, memory and step time, and whether reduction servers pay off."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ from vertex_launch.plan.workload import Workload
 from vertex_launch.settings import Settings
 
 MFU = 0.4  # model FLOPs utilization: the share of a GPU's peak that training reaches; 0.3 to 0.5 is usual
-SHORT = 0.005  # seconds; hundreds of kernels take about that long to start
+SHORT = 0.005  # seconds; launching hundreds of kernels takes about that long
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds of one step without any network, and how they are known."""
+    """The seconds of one step without the network, and the source of this figure."""
 
     seconds: float
     how: str
@@ -32,44 +32,44 @@ class Compute:
 
     @property
     def counts(self) -> bool:
-        """Whether to rely on it: an estimate leaves out the start of kernels, which rules so short a step."""
+        """Whether the figure is reliable. An estimate ignores kernel launches, which dominate a short step."""
         return not self.estimated or self.seconds >= SHORT
 
 
 @dataclass(frozen=True)
 class Option:
-    """One set of reducers, and what it would do for the job."""
+    """One set of reducers, and its effect on the job."""
 
     sizing: Sizing
-    all_reduce: AllReduceOptions  # `reducers` among them are these
+    all_reduce: AllReduceOptions  # its field `reducers` describes this set
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Needs of a job with any program: machines, their price and quotas; None stands for an unknown price."""
+    """The needs of a job with any program: machines, their price, and quotas. An unknown price is None."""
 
     name: str
     region: str
-    persistent: str  # the id of the persistent resource on which the job runs, "" if on none
-    trials: Trials | None  # of a search; the plan is about one trial, except for price and quotas
+    persistent: str  # the ID of the persistent resource on which the job runs, or ""
+    trials: Trials | None  # of a tuning job; the plan describes one trial, except for price and quotas
     rows: tuple[Row, ...]
-    price: Price | None  # of all machines at once, per hour
+    price: Price | None  # of all machines together, per hour
     quotas: tuple[Quota, ...]
     quota_command: str
-    compiled: date  # of the facts behind the plan
+    compiled: date  # date of the facts that the plan uses
     uncertain: tuple[str, ...]  # among these facts
-    missing: str  # why memory and time are not known, "" in a Plan
+    missing: str  # why memory and time aren't known; "" in a Plan
 
     @property
     def at_once(self) -> int:
-        """The number of jobs like this that run at the same time."""
+        """The number of trials that run at the same time; 1 without trials."""
         return self.trials.at_once if self.trials else 1
 
 
 @dataclass(frozen=True)
 class Plan(Needs):
-    """All figures of a job before it is sent; None stands for an unknown one."""
+    """All figures of a job before it is submitted. An unknown figure is None."""
 
     machines: Machines  # that train
     workload: Workload | None
@@ -79,23 +79,23 @@ class Plan(Needs):
     remedy: str  # the change that would make the job fit; "" if it fits
     advised: Option
     present: Option | None  # the reducers in the file, if there are any
-    all_reduce: AllReduce  # the job's own: by the reducers in the file, if they are not idle, or by a ring
-    here: Point | None  # as it is in the file
+    all_reduce: AllReduce  # with the reducers in the file unless they are idle, otherwise with a ring
+    here: Point | None  # the job as it is in the file
     curves: tuple[Curve, ...]
 
     @property
     def known_compute(self) -> float | None:
-        """Seconds of one step without any network, if they can be relied on."""
+        """The seconds of one step without the network, if the figure is reliable."""
         return self.compute.seconds if self.compute and self.compute.counts else None
 
     @property
     def alone(self) -> float | None:
-        """Samples per second of the strongest machine alone, which has no all-reduce to wait for."""
+        """The samples per second of the strongest machine alone, which doesn't wait for an all-reduce."""
         return self.here.samples_per_second / self.over_one if self.here and self.over_one else None
 
     @property
     def over_one(self) -> float | None:
-        """The speed of the job over that of the strongest machine alone."""
+        """The ratio of the job's speed to the speed of the strongest machine alone."""
         compute, scale = self.known_compute, pools.scale(self.rows)
         return scale * compute / reducers.step_seconds(compute, self.all_reduce.seconds) if compute else None
 
@@ -103,12 +103,12 @@ class Plan(Needs):
     def hierarchical_ring(self) -> str:
         """A sentence about a hierarchical ring among these machines."""
         if self.machines.members == self.machines.count:
-            return "With one GPU or none in each machine, a hierarchical ring is the ring itself."
-        return "A hierarchical ring first adds the gradients inside each machine; then one GPU of each joins a ring."
+            return "With at most one GPU per machine, a hierarchical ring is the same as a flat ring."
+        return "A hierarchical ring first adds gradients inside each machine. Then one GPU per machine joins a ring."
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The reducers in the file, and those advised, once where they are the same."""
+        """The reducers in the file and the recommended reducers, without duplicates."""
         return tuple(dict.fromkeys((self.present or self.advised, self.advised)))
 
 
@@ -123,10 +123,10 @@ def plan(
     image_says: str = "",
     missing: str = "",
 ) -> Needs:
-    """Return the Plan of a job, or of one trial of a search; only what it Needs if something is `missing`, and why.
+    """Return the Plan of a job or of one trial. If information is `missing`, return only its Needs.
 
-    Raises FaultError if no machine trains, or a count is below 1. `gradient_bytes` go before those of the workload, and
-    `compute` before an estimate with this `mfu`. `image_says` what the build of the image has found about reducers.
+    Raises FaultError if no machine trains, or if a count is below 1. `gradient_bytes` overrides the workload's value,
+    and `compute` overrides an estimate with this `mfu`. `image_says` is the message of the image's build on reducers.
     """
     job, trials = trial(subject), pools.trials(subject)
     rows = pools.rows(job, settings.catalog)
@@ -145,7 +145,9 @@ def plan(
 def _needs(job: Job, trials: Trials | None, rows: tuple[Row, ...], settings: Settings, missing: str) -> Needs:
     at_once = trials.at_once if trials else 1
     unknown = (
-        f"{row} has no known network; add [machines.{row.machine_type}] to vertex.toml" for row in rows if not row.gbps
+        f"the network of {row} is unknown; set [machines.{row.machine_type}] in vertex.toml"
+        for row in rows
+        if not row.gbps
     )
     return Needs(
         name=str(job.path),
@@ -164,10 +166,10 @@ def _needs(job: Job, trials: Trials | None, rows: tuple[Row, ...], settings: Set
 
 def _faults(rows: Sequence[Row], trials: Trials | None) -> Iterator[Finding]:
     if trials and trials.at_once < 1:
-        fault = f"{trials.count} trials, {trials.at_once} at once, cannot be planned"
+        fault = f"{trials.count} trials, {trials.at_once} in parallel, can't be planned"
         yield Finding("", fault, "set maxTrialCount and parallelTrialCount to 1 or more")
     if not pools.training(rows):
-        yield Finding("workerPoolSpecs", "no machine trains", "describe the chief in pool 0")
+        yield Finding("workerPoolSpecs", "no machine trains", "specify the chief in pool 0")
     for row in rows:
         if row.count < 1:
             yield Finding(f"workerPoolSpecs[{row.pool}].replicaCount", f"is {row.count}", "set it to 1 or more")
@@ -227,7 +229,7 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
 
 
 def _load(training: Training, workload: Workload | None) -> Load | None:
-    """Return a step on one machine, without reducers; None without its batch or its compute time."""
+    """Return a step on one machine without reducers, or None if its batch or its compute time is unknown."""
     if workload is None or training.compute is None:
         return None
     count, usd = training.machines.count, math.nan if training.usd is None else training.usd
@@ -242,7 +244,7 @@ def _curves(training: Training, load: Load | None, sizing: Sizing, *, idle: bool
 
 
 def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:
-    """Return the GPU types that train; none if one is unknown, or a machine has no GPU."""
+    """Return the GPU types that train; empty if a type is unknown or a machine has no GPU."""
     cards = [catalog.accelerators.get(row.accelerator) for row in pools.training(rows)]
     gpus = [card for card in cards if card]
     return gpus if len(gpus) == len(cards) else []

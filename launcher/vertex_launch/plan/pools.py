@@ -1,4 +1,4 @@
-"""The machines of a job: how many, how they are connected, what they cost, and which quota they need."""
+"""The machines of a job: their number, their network, their price, and the quotas that they need."""
 
 import math
 from collections import Counter
@@ -19,7 +19,7 @@ ROLES = ("chief", "workers", "servers", "evaluators")  # of pools, by position
 
 @dataclass(frozen=True)
 class Row:
-    """One pool that holds machines."""
+    """One pool with machines."""
 
     pool: int
     role: str
@@ -36,13 +36,13 @@ class Row:
 
     @property
     def usd(self) -> float | None:
-        """USD per hour of the pool."""
+        """The price of the pool in USD per hour."""
         return self.count * self.price.usd if self.price else None
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The number of times that a search runs its job."""
+    """The number of trials of a tuning job, in total and in parallel."""
 
     count: int
     at_once: int
@@ -50,7 +50,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Quota:
-    """One quota that a job uses up while it runs; `metric` is "" where its name is not known."""
+    """One quota that a running job uses; `metric` is "" if its name isn't known."""
 
     metric: str
     amount: int
@@ -58,17 +58,17 @@ class Quota:
 
 
 def rows(job: Job, catalog: Catalog) -> tuple[Row, ...]:
-    """Return a row for each pool that holds machines."""
+    """Return a row for each pool that has machines."""
     return tuple(_row(pool, catalog) for pool in job.pools)
 
 
 def training(all_rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Pools 0 and 1."""
+    """Return the rows of pools 0 and 1, which train."""
     return tuple(row for row in all_rows if row.role in ROLES[:2])
 
 
 def machines(all_rows: Sequence[Row]) -> Machines:
-    """The machines that train; an all-reduce waits for the slowest network among them."""
+    """Return the machines that train. An all-reduce waits for the slowest network among these machines."""
     train = training(all_rows)
     count, gpus = sum(row.count for row in train), sum(row.count * max(row.gpus, 1) for row in train)
     gbps, fabric_gbps = min(row.gbps or 0 for row in train), min(row.fabric_gbps or 0 for row in train)
@@ -76,17 +76,17 @@ def machines(all_rows: Sequence[Row]) -> Machines:
 
 
 def scale(all_rows: Sequence[Row]) -> float:
-    """The speed of the machines that train over that of the one with most GPUs, if an all-reduce took no time."""
+    """Return the speedup over the machine with the most GPUs, if an all-reduce took no time."""
     return machines(all_rows).members / max(max(row.gpus, 1) for row in training(all_rows))
 
 
 def differ(all_rows: Sequence[Row]) -> bool:
-    """Whether machines that train are of more than one kind."""
+    """Return whether the machines that train have more than one type."""
     return len({(row.machine_type, row.accelerator, row.gpus) for row in training(all_rows)}) > 1
 
 
 def trials(job: Job | TuningJob) -> Trials | None:
-    """Return the number of trials; None for a job that is no search."""
+    """Return the number of trials, or None if the job isn't a tuning job."""
     if not isinstance(job, TuningJob):
         return None
     most = job.spec.max_trial_count
@@ -94,17 +94,17 @@ def trials(job: Job | TuningJob) -> Trials | None:
 
 
 def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
-    """The price per hour of these machines, for so many trials at once; None if one of them has no known price."""
+    """Return the hourly price of these machines for `at_once` parallel trials, or None if a price is unknown."""
     return total([(at_once * row.count, row.price) for row in some_rows])
 
 
 def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
-    """The amounts of each quota that the job, or so many trials of it, need, GPUs first.
+    """Return the amount of each quota that the job, or `at_once` parallel trials, need, with GPUs first.
 
     Source: Vertex AI, "Quotas and limits"; a SPOT or FLEX_START job uses the preemptible metrics.
     """
     catalog, preemptible = settings.catalog, job.spec.scheduling.strategy in PREEMPTIBLE
-    cards: Counter[tuple[str, str]] = Counter()  # last word of the metric, and the noun that it counts -> amount
+    cards: Counter[tuple[str, str]] = Counter()  # (last word of the metric, noun that it counts) -> amount
     cpus: Counter[tuple[str, str]] = Counter()
     for pool in job.pools:
         count = at_once * pool.replica_count
@@ -124,20 +124,20 @@ def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
 
 
 def needed(job: Job | TuningJob, settings: Settings) -> tuple[Quota, ...]:
-    """The quotas with a known name that a job uses up, or all trials that a search runs at once."""
+    """Return the quotas with a known name that a job, or all parallel trials of a tuning job, need."""
     search = trials(job)
     wanted = quotas(trial(job), settings, search.at_once if search else 1)
     return tuple(quota for quota in wanted if quota.metric)
 
 
 def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: str) -> Iterator[tuple[Quota, int]]:
-    """Yield each quota that has a limit in this region, with the limit; source: Cloud Quotas API v1, quotaInfos."""
+    """Yield each quota that has a limit in this region, and the limit. Source: Cloud Quotas API v1, quotaInfos."""
     wanted = {quota.metric: quota for quota in wanted_quotas}
     for info in infos if wanted else ():
         if quota := wanted.pop(info.get("metric", ""), None):
             entries = info.get("dimensionsInfos", ())
             values = [int(entry.get("details", {}).get("value", 0)) for entry in entries if region in _regions(entry)]
-            yield from ((quota, value) for value in values[:1] if value >= 0)  # below 0: without a limit
+            yield from ((quota, value) for value in values[:1] if value >= 0)  # a negative value means no limit
         if not wanted:
             return
 
@@ -147,13 +147,13 @@ def _regions(entry: Resource) -> Sequence[str]:
 
 
 def quota_command(settings: Settings) -> str:
-    """The gcloud line that shows what the project has of these quotas, by region."""
+    """Return the gcloud command that shows the project's quotas for these machines, by region."""
     which = f"--consumer=projects/{settings.project or 'PROJECT'} --filter='metric:custom_model_training'"
     return f"gcloud alpha services quota list --service=aiplatform.googleapis.com {which}"
 
 
 def more_command(metric: str, settings: Settings, amount: int | str = "COUNT") -> str:
-    """The gcloud line that asks for so much of a metric in the region; it looks up the ID of the metric's quota."""
+    """Return the gcloud command that requests `amount` of a metric in the region. It looks up the quota ID."""
     of = f"--service={metric.partition('/')[0]} --project={settings.project or 'PROJECT'}"
     id = f"$(gcloud beta quotas info list {of} --filter=metric={metric} --format='value(quotaId)')"
     wanted = f"--preferred-value={amount} --dimensions=region={settings.region or 'REGION'}"
@@ -161,7 +161,7 @@ def more_command(metric: str, settings: Settings, amount: int | str = "COUNT") -
 
 
 def role(pool: Pool) -> str:
-    """The name of what its machines do: `workers`, `reducers`."""
+    """Return the role of the pool's machines, such as `workers` or `reducers`."""
     return "reducers" if pool.reduces else ROLES[min(pool.index, len(ROLES) - 1)]
 
 

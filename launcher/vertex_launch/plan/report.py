@@ -1,4 +1,4 @@
-"""A plan as tables for people, and plans side by side."""
+"""Formats a plan as tables for people, and compares several plans side by side."""
 
 import math
 import sys
@@ -20,21 +20,21 @@ from vertex_launch.plan.pools import differ, training
 from vertex_launch.plan.reducers import step_seconds
 
 UNKNOWN, MISSING = "?", "Memory and time aren't known"
-NEEDED = ("machines", "GPUs", "per hour")  # rows of a comparison, of Needs as well
+NEEDED = ("machines", "GPUs", "per hour")  # rows of a comparison that are known even for Needs
 PAYS = {True: "yes", False: "no", None: "it depends"}
-NUMBERS = ("Gbps", "in all", "$/h", "a machine sends", "takes", "a step takes")  # columns
+NUMBERS = ("Gbps", "total", "$/h", "a machine sends", "takes", "a step takes")  # columns
 PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 
 def report(plan: Needs) -> RenderableType:
-    """Everything that is known, from the machines to the verdict."""
-    trials = f": {plan.trials.count} trials, {plan.at_once} at once, and this is one of them" if plan.trials else ""
+    """Return everything that is known about a job, from its machines to the verdict on reducers."""
+    trials = f": {plan.trials.count} trials, {plan.at_once} in parallel; one trial is shown" if plan.trials else ""
     title = f"{plan.name} in {plan.region}" if plan.region else plan.name
     parts: list[RenderableType] = [Text(f"{title}{trials}\n", style="bold")]
     parts += [_machines_table(plan), Text(), *map(Text, _machines(plan)), Text(_persistent(plan))]
-    parts += _section("Quota that it needs", _quotas(plan))
-    uncertain = f" Uncertain among them: {', '.join(plan.uncertain)}." if plan.uncertain else ""
-    facts = Text(f"\nAll facts are of {plan.compiled}, with their sources in {FACTS}.{uncertain}")
+    parts += _section("Required quota", _quotas(plan))
+    uncertain = f" These facts are uncertain: {', '.join(plan.uncertain)}." if plan.uncertain else ""
+    facts = Text(f"\nAll facts date from {plan.compiled}; their sources are in {FACTS}.{uncertain}")
     if not isinstance(plan, Plan):
         return Group(*parts, *_section("One step", [f"{MISSING}: {plan.missing}."]), facts)
     parts += _section("One step", _step(plan))
@@ -44,7 +44,7 @@ def report(plan: Needs) -> RenderableType:
 
 
 def comparison(plans: Sequence[Needs], console: Console) -> RenderableType:
-    """One column for each plan, in as many tables as the width asks for, with what is missing below."""
+    """Return a column for each plan, in as many tables as the width requires, with missing information below."""
     table = _table("", *(plan.name for plan in plans))
     for title, cell in COMPARED.items():
         table.add_row(title, *(UNKNOWN if plan.missing and title not in NEEDED else cell(plan) for plan in plans))
@@ -56,7 +56,7 @@ def comparison(plans: Sequence[Needs], console: Console) -> RenderableType:
 
 
 def _machines_table(plan: Needs) -> Table:
-    table = _table("pool", "machines", "GPUs of each", "Gbps", "in all", "$/h")
+    table = _table("pool", "machines", "GPUs of each", "Gbps", "total", "$/h")
     for row in plan.rows:
         gpus = f"{row.gpus} x {row.accelerator}" if row.gpus else "-"
         speed = (UNKNOWN, UNKNOWN) if row.gbps is None else (f"{row.gbps:g}", f"{row.count * row.gbps:,g}")
@@ -67,55 +67,55 @@ def _machines_table(plan: Needs) -> Table:
 
 def _machines(plan: Needs) -> Iterator[str]:
     for kind, row in {row.machine_type: row for row in plan.rows if row.fabric_gbps}.items():
-        yield f"The GPUs of an {kind} have {row.fabric_gbps:g} Gbps of their own, for an NCCL plug-in of GPUDirect."
-        yield f"The template's image has none, so times are by TCP at the full {row.gbps:g} Gbps, if TCP reaches that."
+        yield f"The GPUs of an {kind} have their own network ({row.fabric_gbps:g} Gbps) for GPUDirect's NCCL plug-in."
+        yield f"The template's image doesn't contain this plug-in, so times assume TCP at the full {row.gbps:g} Gbps."
     if plan.price is None:
-        yield "At least one price is unknown; add it under [prices] in vertex.toml."
+        yield "At least one price is unknown. Add it under [prices] in vertex.toml."
         return
     trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
-    yield f"In all {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
+    yield f"Total: {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
     if plan.region and "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
-        yield f"Prices in {plan.region} differ; add yours under [prices] in vertex.toml."
+        yield f"Prices in {plan.region} differ. Add yours under [prices] in vertex.toml."
 
 
 def _persistent(plan: Needs) -> str:
-    """When a persistent resource pays. Source: Vertex AI, "Overview of persistent resources", mid 2026."""
+    """Return when a persistent resource pays off. Source: Vertex AI, "Overview of persistent resources", mid 2026."""
     if plan.persistent:
-        return f"They are those of the persistent resource {plan.persistent}, billed while it exists, not by the job."
-    wait = "A persistent resource of them costs as much while it is idle, and spares each job the wait for machines"
-    return f"{wait}: it pays where it is idle between two jobs for less time than machines take to come."
+        return f"The machines belong to persistent resource {plan.persistent}, which is billed while it exists."
+    wait = "With a persistent resource, jobs don't wait for machines, but idle machines cost the same"
+    return f"{wait}. It pays off if its idle time between two jobs is shorter than the wait for machines."
 
 
 def _quotas(plan: Needs) -> Iterator[str]:
     for quota in plan.quotas:
-        yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: the metric is not known, look in the console'}"
-    yield f"What the project has of it, in each region:\n  {plan.quota_command}"
+        yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: unknown metric, see the Google Cloud console'}"
+    yield f"To see the project's quota in each region:\n  {plan.quota_command}"
 
 
 def _step(plan: Plan) -> Iterator[str]:
     gradients, work = f"{size(plan.gradient_bytes)} of gradients", plan.workload
     if work:
-        yield f"{work.parameters / 1e6:,.1f} million parameters, {gradients}, {work.global_batch:,} samples."
+        yield f"{work.parameters / 1e6:,.1f} million parameters, {gradients}, {work.global_batch:,} samples per step."
     else:
         yield f"{gradients}."
     if differ(plan.rows):
-        yield "The machines differ: each GPU has an equal share of the batch, and all wait for the slowest."
+        yield "The machines differ: each GPU has an equal share of the batch, and all GPUs wait for the slowest GPU."
     if plan.compute is None:
-        yield "How long computing takes is not known; --step-seconds says it."
+        yield "The compute time of a step isn't known. Set it with --step-seconds."
     else:
         yield f"Computing takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
         if not plan.compute.counts:
-            why = "So short a step is ruled by starting kernels, not by computing, so this estimate counts for nothing"
-            yield f"{why}; measure one, for --step-seconds."
+            why = "Kernel launches, not computing, dominate such a short step, so this estimate isn't used"
+            yield f"{why}. Measure a step and set --step-seconds."
     if plan.memory:
-        fits = "it fits" if plan.memory.fits else f"it does not fit; {plan.remedy}"
+        fits = "the job fits" if plan.memory.fits else f"the job doesn't fit; {plan.remedy}"
         sizes = [f"{name}{', about' * (name == 'activations')} {size(getattr(plan.memory, name))}" for name in PARTS]
         parts = ", ".join((*sizes, f"reserved {size(RESERVED)}"))
-        yield f"A GPU needs {size(plan.memory.total)} of its {size(plan.memory.card)}: {fits}. ({parts})"
+        yield f"Each GPU needs {size(plan.memory.total)} of its {size(plan.memory.card)}: {fits}. ({parts})"
 
 
 def _all_reduce_table(plan: Plan) -> Table:
-    """The ways to all-reduce the gradients: two rings, and each set of reducers."""
+    """Return a table of the ways to all-reduce the gradients: two rings, and each set of reducers."""
     rings = plan.advised.all_reduce
     ways = {f"ring of {plan.machines.members}": rings.ring, "hierarchical ring": rings.hierarchical}
     for option in plan.options:
@@ -130,36 +130,36 @@ def _all_reduce_table(plan: Plan) -> Table:
 
 
 def _all_reduce(plan: Plan) -> Iterator[str]:
-    sizing, rule = plan.advised.sizing, "the least costly reducers that together send what pools 0 and 1 send"
-    yield f"{sizing} are {rule}; with {math.ceil(sizing.break_even) - 1} or fewer the ring is faster."
+    sizing, rule = plan.advised.sizing, "the cheapest reducers that together send as much as pools 0 and 1"
+    yield f"{sizing} are {rule}; with {math.ceil(sizing.break_even) - 1} or fewer, the ring is faster."
     yield plan.hierarchical_ring
-    yield "Times of an all-reduce are those of the wire, a lower bound without latency."
+    yield "All-reduce times are network transfer times, a lower bound without latency."
     yield from about_the_speed(plan)
 
 
 def about_the_speed(plan: Plan) -> Iterator[str]:
-    """Whether the machines are worth it, where that is known."""
+    """Yield a comparison of the machines' speed with the speed of one machine, if it is known."""
     if (speed := plan.over_one) is None:
         return
     rate = COMPARED["samples per second"](plan)
-    rates = f"train at best {rate} samples/s, one alone {plan.alone:,.0f}" if plan.alone else "beside one alone"
-    verdict = "they are slower than one" if speed < SAME else "they are no faster than one"
+    rates = f"train {rate} samples/s, and one machine {plan.alone:,.0f}" if plan.alone else "compared with one machine"
+    verdict = "they are slower than one machine" if speed < SAME else "they aren't faster than one machine"
     if speed >= 1 / SAME:
-        verdict = f"{speed:.2g} times as many"
+        verdict = f"{speed:.2g} times the speed"
     elif plan.advised.verdict.pays:
-        verdict = "the reducers in the file are too few"
+        verdict = "the file doesn't have enough reducers"
     yield f"These {plan.machines.count} machines {rates}: {verdict}."
 
 
 def _verdicts(plan: Plan) -> Iterator[str]:
-    """The verdict on the reducers in the file, then on those advised, unless it is the same."""
-    texts = {option.verdict.text: f"Those {_where(plan, option)}. " for option in plan.options}
+    """Yield the verdict on the reducers in the file and, if it differs, the verdict on the recommended reducers."""
+    texts = {option.verdict.text: f"Reducers {_where(plan, option)}. " for option in plan.options}
     for text, whose in texts.items():
         yield f"{whose if len(texts) > 1 else ''}{text}"
 
 
 def _where(plan: Plan, option: Option) -> str:
-    return "in the file" if option is plan.present else "advised"
+    return "in the file" if option is plan.present else "recommended"
 
 
 def _step_time(plan: Plan, all_reduce: AllReduce) -> str:
@@ -178,17 +178,17 @@ COMPARED: dict[str, Callable[[Any], str]] = {
     ),
     "GPUs": lambda plan: str(plan.at_once * sum(row.count * row.gpus for row in training(plan.rows))),
     "per hour": lambda plan: usd(plan.price.usd) if plan.price else UNKNOWN,
-    "memory of a GPU": _memory,
+    "GPU memory": _memory,
     "computing": lambda plan: seconds(plan.known_compute) if plan.known_compute else UNKNOWN,
     "all-reduce": lambda plan: seconds(plan.all_reduce.seconds),
     "step": lambda plan: _step_time(plan, plan.all_reduce),
     "samples per second": lambda plan: f"{plan.here.samples_per_second:,.0f}" if plan.here else UNKNOWN,
-    "one alone": lambda plan: f"{plan.alone:,.0f}" if plan.alone else UNKNOWN,
-    "a million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
-    "its reducers pay": lambda plan: (
+    "one machine": lambda plan: f"{plan.alone:,.0f}" if plan.alone else UNKNOWN,
+    "per million samples": lambda plan: usd(plan.here.usd_per_million) if plan.here and plan.price else UNKNOWN,
+    "its reducers pay off": lambda plan: (
         f"{plan.present.sizing}: {PAYS[plan.present.verdict.pays]}" if plan.present else "-"
     ),
-    "those advised": lambda plan: f"{plan.advised.sizing}: {PAYS[plan.advised.verdict.pays]}",
+    "recommended reducers": lambda plan: f"{plan.advised.sizing}: {PAYS[plan.advised.verdict.pays]}",
 }
 
 

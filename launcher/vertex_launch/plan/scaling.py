@@ -1,7 +1,7 @@
-"""Throughput, efficiency and cost of a job on 1 to 1,024 of its machines.
+"""Computes the throughput, efficiency and cost of a job on 1 to 1,024 of its machines.
 
-The batch of a GPU stays what it is in the job, so the global batch grows with the machines. Reducers grow by the
-documented rule. All figures rest on wire times (allreduce_cost.py): real rings get slower with their length.
+Each GPU keeps its batch size, so the global batch grows with the number of machines. The number of reducers follows
+the documented rule. All figures use network transfer times (allreduce_cost.py), but long rings are slower in practice.
 """
 
 import math
@@ -13,7 +13,7 @@ from vertex_launch.plan.reducers import Sizing, all_reduce_options, step_seconds
 
 COUNTS = tuple(2**power for power in range(11))
 WAYS = {"ring": "ring", "hierarchical ring": "hierarchical", "reducers": "reducers"}  # to fields of AllReduceOptions
-KNEE = 0.9  # efficiency; a curve's knee is its last count of machines that reaches it
+KNEE = 0.9  # efficiency; a curve's knee is its largest number of machines with this efficiency
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class Load:
 
 @dataclass(frozen=True)
 class Point:
-    """The job on so many machines."""
+    """The job on a number of machines."""
 
     machines: int
     samples_per_second: float
-    efficiency: float  # samples per second and machine, over those of one machine alone
+    efficiency: float  # samples per second per machine, relative to a single machine
     usd_per_million: float  # samples; NaN if a price is unknown
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The job with one way to all-reduce its gradients."""
+    """The scaling of the job with one way to all-reduce its gradients."""
 
     way: str
     points: tuple[Point, ...]
 
     @property
     def knee(self) -> Point:
-        """The last point whose efficiency reaches KNEE; a machine alone always does."""
+        """The last point whose efficiency reaches KNEE. A single machine always reaches it."""
         return [point for point in self.points if point.efficiency >= KNEE][-1]
 
 
@@ -58,7 +58,7 @@ def curves(load: Load, machines: Machines, reducer: Sizing) -> tuple[Curve, ...]
 
 
 def point(load: Load, machines: int, communication: float, usd: float) -> Point:
-    """The speed and cost of a step on so many machines, from the seconds of its all-reduce and USD per hour."""
+    """Return the speed and cost of a step on `machines`, from its all-reduce seconds and the USD per hour."""
     seconds = step_seconds(load.compute, communication)
     rate = machines * load.samples / seconds
     return Point(machines, rate, load.compute / seconds, usd / 3600 / rate * 1e6)

@@ -1,7 +1,7 @@
-"""Operations, memory and gradients of one step of a job, as the trainer itself says, and the speed of a run.
+"""Reads the operations, memory and gradients of a step from the trainer, and the speed of a run from its curves.
 
 `python -m trainer.describe FLAGS` builds the model without its weights. It imports the framework, which takes a few
-seconds, so its answer is kept until the flags or a file of the trainer change. The speed is in the curves that the
+seconds, so its output is cached until the flags or a file of the trainer change. The speed is in the curves that the
 trainer wrote for TensorBoard.
 """
 
@@ -23,24 +23,24 @@ from vertex_launch.job.spec import Job
 from vertex_launch.job.state_dir import StateDir
 
 DESCRIBE = Path("trainer/describe/__main__.py")
-OLD_DESCRIBE = "--describe"  # of projects from before there was that program; goes when all have been updated
+OLD_DESCRIBE = "--describe"  # for older projects without that program; can be removed after all projects are updated
 RATE = "train/samples_per_second_per_device"  # a curve
-OUTPUT = Path("output")  # of a trainer without a launcher
+OUTPUT = Path("output")  # the output folder of a trainer without the launcher
 PATIENCE = 120  # seconds
 FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)  # of a traceback
-ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILINE)  # Python's own words
+ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILINE)  # Python's own message
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Counts, and bytes on one GPU that holds the whole model; field names as in trainer/describe/estimate.py."""
+    """Counts, and bytes on one GPU that holds the whole model. Field names match trainer/describe/estimate.py."""
 
     parameters: int
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     flops_per_sample: int  # forward and backward
-    precision: str  # compute dtype of GPUs that have it; float32 on the others
+    precision: str  # compute dtype on GPUs that support it; other GPUs use float32
     weight_copy_bytes: int  # in that precision
     activation_bytes_per_sample: int  # in that precision
     activation_bytes_per_sample_float32: int
@@ -49,7 +49,7 @@ class Workload:
 
 
 def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: StateDir) -> Workload:
-    """Ask a job's trainer, or reuse its kept answer; raises FaultError, without the file, if it cannot be asked."""
+    """Return the workload from a job's trainer, or from the cache. Raises FaultError if the trainer can't run."""
     arguments = _arguments(job, commands)
     kept = state_dir.folder / "described" / f"{_key(arguments)}.json"
     if kept.exists():
@@ -62,16 +62,16 @@ def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: Stat
 
 
 def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
-    """Raise FaultError for a run on this machine's CPUs, known by its folder: in `buckets`, or the default output."""
+    """Raise FaultError if `folder` contains a local run and this machine doesn't have a GPU."""
     resolved = folder.resolve()
     if not gpus and (resolved.is_relative_to(buckets.resolve()) or resolved.is_relative_to(OUTPUT.resolve())):
-        cure = "copy the output of a run in the cloud from its bucket to another folder, or use --step-seconds"
-        raise FaultError(f"{folder}: is a run of this machine, which has no GPU; {cure}")
+        cure = "copy the output of a cloud run from its bucket to another folder, or use --step-seconds"
+        raise FaultError(f"{folder}: this run is from this machine, which has no GPU; {cure}")
 
 
 def samples_per_second_per_gpu(folder: Path) -> float:
-    """The median over a run of the samples per second and GPU; raises FaultError if its folder has no such curve."""
-    # Imported lazily, as it imports most of TensorBoard.
+    """Return a run's median samples per second per GPU. Raises FaultError if its folder has no such curve."""
+    # Imported lazily, because it imports most of TensorBoard.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     files = sorted(filter(Path.is_file, folder.glob("**/events.out.tfevents.*")))
@@ -79,19 +79,19 @@ def samples_per_second_per_gpu(folder: Path) -> float:
     values = (value for loader in loaders for event in loader.Load() for value in event.summary.value)
     rates: list[float] = [item.simple_value for item in values if item.tag == RATE and 0 < item.simple_value < math.inf]
     if not rates:
-        raise FaultError(f"{folder}: holds no curve {RATE}; name the output folder of a run, copied from its bucket")
+        raise FaultError(f"{folder}: contains no curve {RATE}; use the output folder of a run, copied from its bucket")
     return statistics.median(rates)
 
 
 def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
-    """Return the arguments with which this Python starts the chief's trainer: -m, its module, its flags."""
+    """Return the arguments that start the chief's trainer in this Python: -m, its module, and its flags."""
     words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
     if not words:
-        raise FaultError("only the image knows what the chief runs. Add it under [commands] in vertex.toml")
+        raise FaultError("only the image defines the chief's command. Add the command under [commands] in vertex.toml")
     start = words.index("-m") if "-m" in words else -1
     is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
     if not is_module or not Path(words[0]).name.startswith("python"):
-        raise FaultError(f'the chief runs "{" ".join(words)}", which is no Python module that can be asked')
+        raise FaultError(f'the chief runs "{" ".join(words)}", which is not a Python module that can be described')
     return words[start:]
 
 
@@ -102,12 +102,12 @@ def _ask(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
-        raise FaultError(f"the trainer said nothing in {PATIENCE} s") from None
+        raise FaultError(f"the trainer printed nothing within {PATIENCE} s") from None
     if answer.returncode:
         if absent := ABSENT.search(answer.stderr):
-            raise FaultError(f"the module {absent[1]} isn't installed here")
+            raise FaultError(f"the module {absent[1]} isn't installed on this machine")
         reason = _complaint(answer.stderr) or _last_line(answer.stdout) or _last_line(answer.stderr)
-        raise FaultError(f"the trainer cannot be described: {reason}")
+        raise FaultError(f"the trainer can't be described: {reason}")
     return _last_line(answer.stdout)
 
 
@@ -116,11 +116,11 @@ def _read(text: str) -> Workload:
         sizes = json.loads(text)
         return Workload(**{one.name: one.type(sizes[one.name]) for one in fields(Workload)})  # type: ignore[operator]
     except (ValueError, TypeError, LookupError, OverflowError):
-        raise FaultError("the trainer does not print its sizes") from None
+        raise FaultError("the trainer doesn't print its sizes") from None
 
 
 def _complaint(text: str) -> str:
-    """Return the text of a usage box, or an exception with its place in this folder; "" without either."""
+    """Return the text of a usage error, or an exception with its place in this folder; "" without either."""
     boxed = itertools.takewhile(lambda line: line.strip("│─ "), (line for line in text.splitlines() if line[:1] == "│"))
     usage = " ".join(line.strip("│ ") for line in boxed)
     frames = [(Path(name), line) for name, line in FRAME.findall(text)]
@@ -132,7 +132,7 @@ def _complaint(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that holds a word; its message alone, if the line is JSON for Cloud Logging."""
+    """Return the last line that contains a word. If the line is JSON for Cloud Logging, return only its message."""
     lines = [line.strip(" \t│") for line in text.splitlines() if any(map(str.isalnum, line))]
     line = lines[-1] if lines else ""
     try:

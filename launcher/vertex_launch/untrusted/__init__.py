@@ -1,1 +1,1 @@
-"""Input that others wrote: JSON, files, and text that a terminal shows."""
+"""Safe handling of untrusted input: JSON, files, and text that a terminal shows."""

@@ -1,4 +1,4 @@
-"""Files that others leave, such as a trainer: read if they are regular files, up to a bound, and never waited for."""
+"""Reads untrusted files, such as a trainer's: only regular files, up to a size limit, and without blocking."""
 
 import errno
 import fcntl
@@ -11,12 +11,12 @@ LARGEST = 2**26  # bytes
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read its bytes; raises OSError for a pipe, a device or a folder, also behind a link."""
+    """Open a file to read its bytes. Raises OSError if the path, or a link's target, isn't a regular file."""
     return open(path, "rb", opener=_opened)
 
 
 def read_regular(path: Path, most: int = LARGEST) -> bytes:
-    """Return the bytes of a regular file; raises OSError for another file, and for one of more than `most` bytes."""
+    """Return the bytes of a file. Raises OSError if the file isn't regular or is larger than `most` bytes."""
     with open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -25,7 +25,7 @@ def read_regular(path: Path, most: int = LARGEST) -> bytes:
 
 
 def locked_elsewhere(file: IO[Any], lock: int = fcntl.LOCK_SH) -> bool:
-    """Whether another process keeps this one from the lock; else this one holds it until it closes the file."""
+    """Return whether another process holds the lock. If not, this process holds it until it closes the file."""
     try:
         fcntl.flock(file, lock | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -34,9 +34,9 @@ def locked_elsewhere(file: IO[Any], lock: int = fcntl.LOCK_SH) -> bool:
 
 
 def _opened(path: str, flags: int) -> int:
-    # Without O_NONBLOCK, a pipe would hold up its reader until somebody writes to it.
+    # Without O_NONBLOCK, opening a pipe would block until another process opens it for writing.
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it isn't a regular file", path)
     return descriptor

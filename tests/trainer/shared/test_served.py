@@ -46,7 +46,7 @@ def test_predict_asks_the_exported_model_as_the_service_would(model: Path, tmp_p
     assert process.stderr is not None
     try:
         with deadline(DEADLINE):
-            said = next(line for line in process.stderr if line.startswith("ask it with: "))
+            said = next(line for line in process.stderr if line.startswith("send a request with: "))
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(said.split()[-1], b'{"instances": [[[[[1]]]]]}', DEADLINE)
         assert json.load(refused.value)["error"].startswith(
