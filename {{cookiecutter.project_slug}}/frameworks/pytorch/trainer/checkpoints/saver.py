@@ -214,7 +214,7 @@ def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str
             least, most = local.aminmax()  # a NaN is both; an eighth of the time of isfinite, and no copy
             span = least.isnan() if part == "model" and name in buffers else ~(least.isfinite() & most.isfinite())
             if span:
-                return f"{part}.{name} {commit_marker.NO_NUMBERS}"
+                return f"{part}.{name} {commit_marker.NONFINITE}"
     return ""
 
 
