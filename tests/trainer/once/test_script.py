@@ -21,7 +21,7 @@ if sys.argv[1] == "with-nccl":
 @pytest.mark.parametrize(
     ("word", "is_chief", "told"),
     [
-        ("with-nccl", True, [("in use", "4 reducers in use (COLLNET_CHAIN; 1 ranks connect)")]),
+        ("with-nccl", True, [("in use", "4 reducers are in use (COLLNET_CHAIN; 1 ranks connect)")]),
         ("with-nccl", False, []),
         ("without", True, [("not known", "whether 4 reducers are used cannot be told: NCCL has written no log")]),
     ],

@@ -71,7 +71,7 @@ def news(step: int, name: str) -> str:
 
 
 CHIEF, FIRST, SECOND = NAMES
-STUCK = f"{FIRST} is stuck in {HANGS}. The others wait for it; its log has its Python stack"
+STUCK = f"{FIRST} is stuck in {HANGS}. The other replicas wait for it; its log contains its Python stack"
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_a_trial_whose_metric_file_is_anothers_ends_before_it_trains(place: Path
     done = run(place, sys.executable, "-c", AS_USER, CLOUD_ML_HP_METRIC_FILE=metrics)
     assert json.loads(done.stdout)["message"] == (
         f"metric file: {metrics} cannot be written (Permission denied: {metrics}, as user {USER}); "
-        "run as root, as the image does, or let this user write there"
+        "run as root, as the image does, or give this user write permission"
     )
     assert (done.returncode, done.stderr, contents(place / "run")) == (1, "", [])
 
