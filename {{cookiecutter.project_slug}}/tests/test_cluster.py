@@ -151,7 +151,7 @@ SHAPE = 'expected {"cluster": {...}, "task": {...}}'
 TASK = 'expected {"type": "workerpool0", "index": 0}'
 INDEX = 'expected a whole number, as in "index": 0'
 
-# What is wrong, the environment, and words that its one sentence must hold.
+# The problem, the environment, and phrases that the error must contain.
 MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
     ("not JSON", {"CLUSTER_SPEC": "workerpool0"}, ["CLUSTER_SPEC: the text isn't JSON", SHAPE]),
     ("cut short", {"CLUSTER_SPEC": '{"cluster": {"workerpool0"'}, ["CLUSTER_SPEC: the text isn't JSON", SHAPE]),

@@ -9,7 +9,7 @@ from trainer.parallel.choice import parse
 from trainer.parallel.strategy import StrategyFlags
 from trainer.vertex.errors import TrainerError
 
-# The field, a value that it must not have, and words of the sentence.
+# The field, an invalid value, and the message.
 WRONG: list[tuple[str, Any, str]] = [
     ("steps", 0, "--steps is 0, but must be at least 1"),
     ("steps", -1, "--steps is -1, but must be at least 1"),

@@ -1,4 +1,4 @@
-"""Every process gets its share of the samples, in one order, from any step on; whatever a sample is."""
+"""Every process gets its share of the samples in one global order, from any step on, for any kind of sample."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ PLAIN = Config(data="shards", global_batch=24, steps=100)
 
 @pytest.fixture(scope="module")
 def samples() -> list[Sample]:
-    """Some of the example's, no two alike."""
+    """Some samples of the example, all of them different."""
     return list({data.encode(sample): sample for sample in EXAMPLES[EXAMPLE]()["train"][: 2 * COUNT]}.values())[:COUNT]
 
 
@@ -44,7 +44,7 @@ def dataset(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def heldout(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of shards with the same samples, held out."""
+    """A folder of shards with the same samples as held-out data."""
     folder = tmp_path_factory.mktemp("heldout")
     shards.write(samples[:1], folder, "train")
     shards.write(samples, folder, "heldout", shard_count=3)
@@ -108,7 +108,7 @@ def test_a_batch_has_the_samples_next_in_order_each_with_numbers_of_its_own_plac
 def test_the_parts_of_all_processes_are_the_global_batch_each_in_its_place(
     dataset: Dataset, world: int, global_batch: int
 ) -> None:
-    config = Config(global_batch=global_batch, steps=100)  # as the example's own runs, with what they augment
+    config = Config(global_batch=global_batch, steps=100)  # like the example's own runs, with augmentation
     whole = batches(dataset, config, 3)
     parts = [batches(dataset, config, 3, rank=rank, world=world) for rank in range(world)]
     for step, batch in enumerate(whole):

@@ -1,4 +1,4 @@
-"""One replica's command, as Vertex starts it: what it cannot do, it says in one sentence."""
+"""A replica's command, as Vertex AI starts it, prints each error as one sentence."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""YOURS: what holds of a sample, and of the example's samples."""
+"""YOURS: tests of a sample, and of the samples in the example."""
 
 import numpy as np
 import pytest

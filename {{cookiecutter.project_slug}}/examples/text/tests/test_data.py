@@ -1,4 +1,4 @@
-"""YOURS: what holds of a sample, and of the example's samples."""
+"""YOURS: tests of a sample, and of the samples in the example."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_a_sample_shorter_than_the_context_is_refused() -> None:
 def test_training_begins_anywhere_in_a_sample_as_its_generator_says() -> None:
     text, config = sample(bytes(range(100))), Config(context=80)
     begins = {data.augment(text, np.random.default_rng(seed), config).text[0] for seed in range(200)}
-    assert begins == set(range(20))  # so that context and the byte after it are there
+    assert begins == set(range(20))  # so that the context and the byte after it exist
     assert data.augment(sample(b"abcd"), np.random.default_rng(0), Config(context=3)).text.tobytes() == b"abcd"
 
 
