@@ -130,7 +130,7 @@ def traced_steps(config: Config) -> range:
 
 
 def learning_rate(config: Config, step: int) -> float:
-    """Return the learning rate of the step with this index, which counts from 0."""
+    """Return the learning rate of the step with this index, from 0: linear warm-up, then cosine decay to zero."""
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     progress = (step - config.warmup) / (config.steps - config.warmup)
