@@ -72,7 +72,7 @@ def emulate(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def image(session: nox.Session) -> None:
-    """Build the image. cpu selects the small image, push uploads it, cloud builds it in Cloud Build."""
+    """Build the image: cpu selects the small image, push uploads the image, and cloud uses Cloud Build."""
     python(session, "-m", "vertex_launch", "image", *session.posargs)
 
 

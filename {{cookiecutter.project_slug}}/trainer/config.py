@@ -37,7 +37,7 @@ CODE = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFlags:
-    """The flags of Config for the training loop."""
+    """Config's flags for the training loop."""
 
     steps: int = 600
     """Number of optimizer steps."""
@@ -57,7 +57,7 @@ class LoopFlags:
     clip: float = 1.0
     """Maximum global norm of the gradient."""
     skip_nonfinite: int = 0
-    """Number of steps that a run may skip because the gradient norm is NaN or infinite. The next one is an error."""
+    """Maximum number of steps to skip because the gradient norm is NaN or infinite. One more step fails the run."""
     seed: int = 0
     """Seed for the initial weights and the order of the data."""
     log_every: int = 50
@@ -67,7 +67,7 @@ class LoopFlags:
     checkpoint_every: int = 200
     """Steps between two checkpoints. There is also a checkpoint at the end."""
     compare_ranks_every: int = 0
-    """Steps between two checks that no replica's parameters have diverged. There is also one at each checkpoint."""
+    """Steps between two checks that no replica's parameters have diverged. There is also a check at each checkpoint."""
     keep: int = 2
     """Number of checkpoints to keep, latest first."""
     data_processes: int = 0

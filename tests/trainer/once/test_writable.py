@@ -165,5 +165,7 @@ def test_a_disk_that_fills_up_during_the_training_is_one_sentence(place: Path) -
     done = run(place, *FULL_DISK, str(place / "run"), *train)
     said = [json.loads(line)["message"] for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 1, done.stderr
-    assert any(f"{place}/run/checkpoints cannot be written (" in line and "make space there" in line for line in said)
+    assert any(
+        f"{place}/run/checkpoints cannot be written (" in line and "free some space there" in line for line in said
+    )
     assert "Traceback" not in done.stdout + done.stderr

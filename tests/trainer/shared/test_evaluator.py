@@ -170,7 +170,7 @@ def test_no_checkpoint_for_too_long_ends_it_with_a_sentence(tmp_path: Path, caps
     Following(tmp_path).follow(10, timeout=0.1)
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["severity"] == "WARNING"
-    assert "within 0.1 s; the evaluator stops, the job continues" in said["message"]
+    assert "for 0.1 s; the evaluator stops, but the job continues" in said["message"]
 
 
 @pytest.fixture(scope="module")

@@ -85,13 +85,13 @@ def test_other_samples_than_those_of_the_checkpoint_are_refused(tmp_path: Path) 
     require_unchanged(WHOLE, tmp_path, anyway=False, is_chief=True)
     name = "train-00003-of-00004.array_record"
     assert refused(replace(WHOLE, global_batch=48, seed=1), tmp_path) == (
-        "--global-batch was 24, and now is 48; --seed was 0, and now is 1; "
-        f"restore what {tmp_path.name} was trained with, or continue with --anyway"
+        "--global-batch was 24 and is now 48; --seed was 0 and is now 1; "
+        f"restore the data and flags of {tmp_path.name}, or continue with --anyway"
     )
     assert f"{name} had 30 records in 1000 bytes, and now has 29 in 999; " in refused(
         replace(WHOLE, train=FOUR | {name: (999, 29)}), tmp_path
     )
-    assert f"{name} is gone; {name} is missing; restore" in refused(replace(WHOLE, train=without(3)), tmp_path)
+    assert f"{name} is gone; {name} is missing; restore the" in refused(replace(WHOLE, train=without(3)), tmp_path)
     assert "train-more.array_record is new; " in refused(
         replace(WHOLE, train=FOUR | {"train-more.array_record": (1, 1)}), tmp_path
     )
@@ -214,11 +214,12 @@ def test_a_run_resumes_with_its_own_samples_alone(tmp_path: Path) -> None:
     code, said = run(tmp_path, "--steps", "4", "--global-batch", "48", "--learning-rate", "1e-4")
     assert code == 1
     assert any(
-        text.startswith("--global-batch was 96, and now is 48; restore what step-000000002 was") for text in said
+        text.startswith("--global-batch was 96 and is now 48; restore the data and flags of step-000000002")
+        for text in said
     )
     code, said = run(tmp_path, "--steps", "4", "--global-batch", "48", "--learning-rate", "1e-4", "--anyway")
     assert code == 0, said
-    assert "--global-batch was 96, and now is 48; continuing because of --anyway" in said
+    assert "--global-batch was 96 and is now 48; continuing because of --anyway" in said
     (tmp_path / "set/train-00002-of-00004.array_record").unlink()
     code, said = run(tmp_path, "--steps", "6", "--global-batch", "48")
     assert code == 1

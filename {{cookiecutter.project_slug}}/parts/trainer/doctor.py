@@ -55,7 +55,7 @@ class Replica:
 
     @property
     def gpus_wanted(self) -> int:
-        """The machine's acceleratorCount in the job of CLUSTER_SPEC, or 0 if it isn't set or in the local Vertex."""
+        """The machine's acceleratorCount in CLUSTER_SPEC. It is 0 if it isn't set, and in the local Vertex."""
         with contextlib.suppress(LookupError, TypeError, ValueError):
             job = json.loads(self.environ["CLUSTER_SPEC"])["job"]
             # It isn't documented whether this is a string, and whether it has workerPoolSpecs or worker_pool_specs.
@@ -111,7 +111,7 @@ def network(replica: Replica) -> Findings:
 
 
 def _why_lost(node: Node) -> str:
-    """Return why a machine can't be reached. A reachable machine without a listener yet refuses the connection."""
+    """Return why a machine can't be reached. A machine that runs but doesn't listen yet refuses the connection."""
     try:
         socket.create_connection((node.host, node.port), ANSWER_SECONDS).close()
     except (socket.gaierror, UnicodeError):

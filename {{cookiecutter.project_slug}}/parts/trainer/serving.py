@@ -41,7 +41,7 @@ class Container:
 
 
 def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Load the model, and serve requests until a signal. Raises TrainerError without a model or a free port."""
+    """Load the model, and serve requests until SIGTERM. Raises TrainerError without a model or a free port."""
     container = from_env(argv, environ)
     with tempfile.TemporaryDirectory() as aside:
         model = export.load(folder(container.model, environ, Path(aside)))
@@ -75,7 +75,7 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
 
 
 def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
-    """Return the model's folder. Copy it to `aside` from a bucket, because Vertex AI mounts no bucket for serving.
+    """Return the model's folder. Copy a gs:// folder to `aside`, because Vertex AI mounts no buckets for serving.
 
     Raises TrainerError if the folder can't be copied.
     """

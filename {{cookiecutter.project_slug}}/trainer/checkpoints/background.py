@@ -22,8 +22,8 @@ class Background:
     def __exit__(self, *error: Any) -> None:
         """Wait for the task, even after an error in the block, because nothing would run the task again.
 
-        If both fail, a TrainerError of the task takes precedence. For example, one process has a full disk, and
-        the others only report that they have lost this process.
+        If both fail, a TrainerError of the task takes precedence. For example, if one process's disk is full, the
+        other processes only report a lost peer.
         """
         try:
             self.wait()

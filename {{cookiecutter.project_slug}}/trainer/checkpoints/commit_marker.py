@@ -1,7 +1,7 @@
 """Commits folders atomically: a folder counts only if it matches its commit marker.
 
-The commit marker lists every file with its size and checksum, and is written last. One small last file decides,
-because object stores can't rename a folder in one step, not even if they are mounted under /gcs.
+The commit marker lists every file with its size and checksum, and is written last. Object stores can't rename a folder
+atomically, even if they are mounted under /gcs, so a single small file decides whether the folder counts.
 
 Sizes are compared whenever folders are listed. Comparing checksums requires reading every byte, so only code that
 trains on, scores, or exports a folder's contents does so, with `why_corrupt`. The checksums are CRC-32, which detects
@@ -26,7 +26,7 @@ READERS = 8  # files to read in parallel, which is faster on a mounted bucket
 
 
 def create_empty(folder: Path) -> None:
-    """Create an empty folder. Files that an interrupted run left there are removed."""
+    """Create an empty folder. Remove files that an interrupted run left there."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
@@ -71,8 +71,8 @@ def why_incomplete(folder: Path) -> str:
 def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
     """Return why this reader's share of the files is corrupt, or an empty string if it isn't.
 
-    A marker from an older version has no checksums. Its folder is accepted by its file sizes alone, because a long
-    run must not have to start over.
+    A marker from an older version has no checksums. Its folder is judged by file sizes alone, because a long run
+    must not have to start over.
     """
     try:
         committed = read_json(folder / MARKER).get("crc32", {})
@@ -117,7 +117,7 @@ def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
 def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path], str] = lambda _: "") -> Path | None:
     """Return the latest folder that is complete, intact, and not refused. Warn of each later folder that is skipped.
 
-    Only one process may call this function, when it is about to resume: each damaged folder is invalidated.
+    Only one process may call this function, right before it resumes, because each damaged folder is invalidated.
     """
     for folder in complete_folders(root, warn):
         problem = why_corrupt(folder) or why_refused(folder)
@@ -160,7 +160,7 @@ def require_within(steps: int, taken: int) -> None:
 
 
 def require_finite(folder: Path, findings: Sequence[str]) -> None:
-    """Raise TrainerError with the first finding if there is one, because the state must not be saved."""
+    """Raise TrainerError with the first finding that isn't empty, because such a state must not be saved."""
     if finding := next(filter(None, findings), ""):
         again = "run the job again to resume from the previous checkpoint; if the error returns, lower --learning-rate"
         raise TrainerError(f"{folder.name} is not written: {finding}; {again}")

@@ -1,9 +1,9 @@
 """Exchanges heartbeats between all training replicas, to name the replica that was lost or hangs.
 
 A framework only knows that some peer doesn't respond. So each replica sends its name to every other replica, as a
-datagram to the peer's port, on which the framework listens with TCP. The replica's first process does this: it only
-waits for the training processes, so no other code holds its Python lock. A replica that was never heard, such as one
-behind a firewall, is never named.
+datagram to the peer's port, on which the framework listens with TCP. The replica's first process sends the heartbeats.
+This process only waits for the training processes, so no other code holds its Python lock. A replica that was never
+heard, for example because of a firewall, is never named.
 
 A heartbeat also carries news: that its sender has lost a peer or, if another replica has lost one, where the sender's
 own processes hang.

@@ -63,7 +63,7 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
 
 
 async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """Collect all calls as the chief, then send everyone the response. Return it: it may contain a problem."""
+    """Collect all calls as the chief, and send all replicas the response. Return it, with a problem if there is one."""
     callers, sock = _Callers(everyone), listen(cluster.chief)
     server = await asyncio.start_server(callers.meet, sock=sock, limit=LONGEST_LINE, backlog=len(everyone) + 8)
     # This process may have been unable to read until now, so messages that arrived in time are still read.

@@ -1,6 +1,6 @@
 """Finds where a training process hangs: on a signal, it writes its stack to a memory file for its parent.
 
-A healthy run isn't monitored. faulthandler responds even if C code holds Python's lock. This works only on Linux.
+A healthy run isn't monitored. The module faulthandler responds even if C code holds Python's lock. Linux only.
 """
 
 import contextlib

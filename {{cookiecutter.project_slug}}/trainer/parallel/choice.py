@@ -1,4 +1,4 @@
-"""Loads the strategy that --strategy selects, and parses its flags with all others."""
+"""Loads the strategy that --strategy selects, and parses its flags together with all other flags."""
 
 import argparse
 import importlib
@@ -38,7 +38,7 @@ def load(name: str) -> Strategy:
 
 
 def named(argv: Sequence[str]) -> str:
-    """Return the value of --strategy, or the default if there is none or if it is unknown and fails later."""
+    """Return the value of --strategy, or the default if the value is missing or unknown."""
     words = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     words.add_argument("--strategy", nargs="?")
     name = words.parse_known_args(argv)[0].strategy
@@ -46,7 +46,7 @@ def named(argv: Sequence[str]) -> str:
 
 
 def own_flags(strategy: Strategy) -> list[str]:
-    """Return the fields of the strategy's flags that not all strategies have."""
+    """Return the fields of this strategy's flags that aren't common to all strategies."""
     common = {field.name for field in fields(StrategyFlags)}
     return [field.name for field in fields(strategy.flags) if field.name not in common]
 

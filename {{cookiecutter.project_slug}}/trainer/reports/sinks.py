@@ -79,13 +79,13 @@ class Lines:
 class MetricFile:
     """The held-out metrics of a tuning trial, under their plain names: `accuracy`, `loss`.
 
-    The format is the one of cloudml-hypertune 0.1.0.dev6: one JSON object per metric and step, with numbers as text.
+    The file has the format of cloudml-hypertune 0.1.0.dev6: one JSON object per metric and step, with numbers as text.
     The file is rewritten in place each time, because it isn't documented how the service reads the file. The library
     keeps the last hundred lines. This class keeps the lines of the last hundred evaluations.
 
     Args:
         steps: the number of steps of the run. The tuning job uses the metrics of the last step, so only a failure to
-            write these fails the trial.
+            write these metrics fails the trial.
     """
 
     def __init__(self, trial: Trial, steps: int) -> None:
@@ -134,7 +134,7 @@ def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...
 
 
 def last_reported(logs: Path) -> int:
-    """Return the last step of the curves in this folder, or 0 if there are none."""
+    """Return the last step of the curves in this folder, or 0 if the folder contains no curves."""
     files = [path for path in logs.glob("events.out.tfevents.*") if path.is_file()]
     if not files:
         return 0

@@ -1,6 +1,6 @@
 """Measures a run's speed: seconds per phase, slow replicas, and the peak that a GPU can reach.
 
-Each second belongs to exactly one phase. Goodput is the share of the phase TRAINING. A run goes through START,
+Each second belongs to exactly one phase. Goodput is the time share of the phase TRAINING. A run goes through START,
 FIRST_STEP, TRAINING, and EXPORT, which the other phases interrupt. So all phases add up to the time since the program
 started.
 """
@@ -38,7 +38,7 @@ PEAKS = {
 
 
 def process_start() -> float:
-    """Return the time at which this process started, on the clock of time.monotonic, or now if it isn't known.
+    """Return this process's start time on the clock of time.monotonic, or the current time if it isn't known.
 
     Source: proc_pid_stat(5), field 22, in clock ticks since the boot.
     """
@@ -77,8 +77,8 @@ class Clock:
         """Yield the batches, and count how long the device waited for each.
 
         Args:
-            idle_timer: returns a function that returns for how many seconds the device has been idle. It is None if
-                the idle time can't be measured.
+            idle_timer: starts a measurement, and returns a function that returns the device's idle seconds. Pass None
+                if the idle time can't be measured.
         """
         asked, idle = time.monotonic(), idle_timer and idle_timer()
         for batch in batches:

@@ -1,11 +1,10 @@
 """Writes and verifies shards from the command line.
 
-The first command writes an example data set. The second command reads and verifies all shards of a folder:
+The first command writes an example data set. The second command reads and verifies all shards of a folder. To write
+your own data set, call `shards.write` from a program.
 
     python -m trainer.samples NAME --to DIR
     python -m trainer.samples verify DIR
-
-To write your own data set, call `shards.write` from a program.
 """
 
 import sys
@@ -36,7 +35,7 @@ def main(name: str, to: str) -> None:
     try:
         write_example(name, Path(to))
     except OSError as error:
-        sys.exit(f"--to {to}: cannot be written ({error.strerror})")
+        sys.exit(f"--to {to} cannot be written ({error.strerror})")
     counts = ", ".join(f"{len(Dataset(Path(to), split))} {split}" for split in ("train", "heldout"))
     print(f"{counts} samples in {to}; train on them with --data {to}")
 

@@ -80,7 +80,7 @@ def per_step(config: Config, example: Batch) -> dict[str, int]:
 
 
 def order(count: int, config: Config) -> Any:
-    """Return the index of the sample at each place in the run. Each pass over all samples has another order."""
+    """Return the index of the sample at each place in the run. Each pass over all samples has a different order."""
     return grain.MapDataset.range(count).shuffle(seed=config.seed).repeat()
 
 
@@ -129,7 +129,7 @@ def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> I
 
 
 def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
-    """Yield batches from shared memory. If it is full, SIGBUS kills a process before it can print an error."""
+    """Yield batches from shared memory. If the memory is full, SIGBUS kills a process before it can print an error."""
     batches = iter(dataset)
     try:
         yield from batches

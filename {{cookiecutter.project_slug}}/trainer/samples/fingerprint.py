@@ -1,4 +1,4 @@
-"""Fingerprints a run's samples and model. Checkpoints store the fingerprint, and a resumed run compares it."""
+"""Fingerprints a run's samples and model. Checkpoints store the fingerprint, and a resumed run verifies it."""
 
 import json
 import re
@@ -54,7 +54,7 @@ class Fingerprint:
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
     """Compare the data with the names of its shards, and with the data of the checkpoint in `folder`.
 
-    A checkpoint from an older version has no fingerprint, and isn't compared. Every process must call this function.
+    A checkpoint from an older version has no fingerprint, and isn't verified. Every process must call this function.
 
     Raises:
         TrainerError: If they differ. With `anyway`, the chief warns instead.
@@ -63,7 +63,7 @@ def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool
     cure = "copy or write one complete set, or train on these shards with --anyway"
     if folder and (changes := [*_changes(present, folder)]):
         findings = [*changes, *findings]
-        cure = f"restore what {folder.name} was trained with, or continue with --anyway"
+        cure = f"restore the data and flags of {folder.name}, or continue with --anyway"
     if findings and not anyway:
         raise TrainerError(f"{'; '.join(findings)}; {cure}")
     if findings and is_chief:
@@ -118,7 +118,7 @@ def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
     before = past | past.get("model", {})
     for name, now in present.flags.items():
         if before.get(name, now) != now:
-            yield f"--{name.replace('_', '-')} was {before[name]}, and now is {now}"
+            yield f"--{name.replace('_', '-')} was {before[name]} and is now {now}"
     had = {name: tuple(size) for name, size in (past["train"] | past["heldout"]).items()}
     has = {**present.train, **present.heldout}
     # An older version stored fewer values per shard, and checksums of whole shards may have been added since.

@@ -1,6 +1,6 @@
 """Reads and writes the shards of a data set: `train-*.array_record` and `heldout-*.array_record` in a folder.
 
-trainer/data.py defines what a sample is.
+The file trainer/data.py defines what a sample is.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
     elif (path := storage.path(address)).is_dir():
         yield path
     else:
-        cure = "write shards there with trainer.samples.shards.write, or copy some"
+        cure = "write shards there with trainer.samples.shards.write, or copy shards to it"
         raise TrainerError(f"--data {address}: the folder {path} doesn't exist; {cure}")
 
 
@@ -178,4 +178,4 @@ def checksums(folder: Path, split: Split) -> dict[str, list[int]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise TrainerError(f"{file}: cannot be read ({error}); copy it again, or remove it") from None
+        raise TrainerError(f"{file} cannot be read ({error}); copy it again, or remove it") from None

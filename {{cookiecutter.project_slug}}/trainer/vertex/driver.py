@@ -13,7 +13,7 @@ NEEDED = {"11": 450, "12": 525, "13": 580}
 
 
 def installed(version: Path = VERSION) -> str:
-    """Return the driver's version, such as 580.65.06, or an empty string if there is no driver."""
+    """Return the driver's version, such as 580.65.06, or an empty string without a driver."""
     match = MODULE.search(version.read_text(encoding="utf-8")) if version.exists() else None
     return match[1] if match else ""
 

@@ -29,7 +29,7 @@ class PeerError(TrainerError):
 
 
 class LostPeerError(PeerError):
-    """The error of a process that lost a peer. Its parent names the peer, and exits with PeerError's code."""
+    """The error of a process that lost a peer. Its parent process names the peer, and exits with PeerError's code."""
 
     exit_code = 175
 

@@ -1,15 +1,15 @@
 """Leases an output folder to one job. The chief takes the lease before the job reads or writes there.
 
-The folder `lease` under the checkpoints contains two files per writer. The launcher reads them, too
-(launcher/docs/events.md):
+The folder `lease` under the checkpoints contains two files per writer. The launcher reads them, too, as
+launcher/docs/events.md describes.
 
-    JOB.json  the claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"};
-              the writer locks it with `flock`; "lock" is empty if the file system has no locks
-    JOB.12    an empty file for the twelfth renewal, every 10 s; the file of the previous renewal is removed
+    JOB.json  The claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"}.
+              The writer locks this file with `flock`. If the file system has no locks, "lock" is empty.
+    JOB.12    An empty file for the twelfth renewal. Every 10 s, a new file replaces the previous one.
 
 A writer is alive while its lock is held. A reader on the same machine sees the lock immediately. A writer from before
 the host's last boot is dead if it hasn't renewed since that boot. For any other reader, a writer is alive if it renews
-within 60 s of observation. The clocks of two machines are never compared. Each renewal has a new name, because a
+during 60 s of observation. The clocks of two machines are never compared. Each renewal has a new name. A
 mounted bucket lists new names immediately, but may serve a file's content and time from a cache for 60 s. Nothing is
 atomic on a bucket. So each writer first writes its claim, then waits until other machines see it, and then looks for
 other claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed, or to the writer with
@@ -47,7 +47,7 @@ BOOT, UPTIME = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/uptime")
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """The claim of a job that writes to the folder or is about to. `since` is a time of the job's own clock."""
+    """The claim of a job that writes to the folder or is about to write. `since` is a time of the job's own clock."""
 
     since: str
     job: str
@@ -93,7 +93,7 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def take(self, settle: float) -> None:
-        """Become the only writer, and start a thread of renewals. Others see a new claim after `settle` seconds."""
+        """Become the only writer, and start the renewing thread. Others see a new claim after `settle` seconds."""
         with writable.writing(self._folder):
             self._require_first()
             claim = self._write_claim()
@@ -103,7 +103,7 @@ class Lease:
         self._thread.start()
 
     def close(self) -> None:
-        """Give up the lease, and remove its files. Don't call this from the thread of renewals."""
+        """Give up the lease, and remove its files. Don't call this function from the renewing thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(LEAVE_SECONDS)
@@ -155,15 +155,15 @@ class Lease:
                 self._write_renewal()
                 if (jobs := {claim.job for claim in _claims(self._folder)}) and self._job not in jobs:
                     taken = f"{self._folder.parent}: job {min(jobs)} has taken the folder"
-                    say_last(f"{taken}, because this job was silent for {EXPIRE_SECONDS:.0f} s; this job ends", "ERROR")
+                    say_last(f"{taken}, because this job was silent for {EXPIRE_SECONDS:.0f} s; exiting", "ERROR")
                     os._exit(TrainerError.exit_code)
 
 
 def _goes_first(other: Claim, own: Claim | None, renewals: int, *, is_alive: bool) -> bool:
     """Return whether another writer takes precedence over this job.
 
-    If this job has no claim yet, every writer does that is known to be alive. Otherwise, only a writer does that has
-    renewed or has an older claim. Any other writer is about to leave.
+    If this job has no claim yet, every writer that is known to be alive takes precedence. Otherwise, only a writer that
+    has renewed or has an older claim takes precedence. Any other writer is about to leave.
     """
     return renewals > 0 or other < own if own else is_alive
 

@@ -1,12 +1,13 @@
 """Finds out from NCCL's log whether NCCL uses the reducers of Reduction Server.
 
-NCCL reports this nowhere else, and reducers that NCCL doesn't use cost money but are idle. This file needs only
-Python's standard library, so you can copy it to another trainer:
+NCCL reports this nowhere else. Reducers that NCCL doesn't use are idle, but still cost money. This file needs only
+Python's standard library, so you can copy it to another trainer.
+Source of the log lines: github.com/NVIDIA/nccl, src/plugin, src/transport and src/graph of 2.18 to 2.32.
+
+Example:
 
     nccl.watch(os.environ)  # in every process, before NCCL starts
     print(nccl.judge(nccl.read_log(os.environ), reducers=4))  # in the process of rank 0, after the first step
-
-Source of the log lines: github.com/NVIDIA/nccl, src/plugin, src/transport and src/graph of 2.18 to 2.32.
 """
 
 import contextlib
@@ -27,10 +28,13 @@ CONNECTED = re.compile(r"\[(\d+)\] NCCL INFO CollNet \d+/\d+ : .* via COLLNET/")
 WAY = re.compile(r"AllReduce: (\d+) Bytes -> Algo ([A-Z]\w*)")  # NCCL 2.23 logs numbers, which other versions redefine
 FAILED = "Cannot initialize CollNet"
 
-SYSTEM = "check that NCCL_COLLNET_ENABLE is 1, that NCCL_NET is unset, and that the reducers run, and read their log"
+SYSTEM = "check that NCCL_COLLNET_ENABLE is 1, NCCL_NET is unset, and the reducers run; see the reducers' log"
 CHECK = "see /app/reduction-server.txt in the image"
 ALGO_FORCED = ("NCCL_ALGO selects another algorithm", "leave NCCL_ALGO unset")
-TOO_MANY_GPUS = (f"NCCL uses reducers only on machines with up to {MOST_GPUS} GPUs", "use these, or remove pool 2")
+TOO_MANY_GPUS = (
+    f"NCCL uses reducers only on machines with up to {MOST_GPUS} GPUs",
+    "use such machines, or remove pool 2",
+)
 NOT_CONNECTED = ("NCCL has loaded the plug-in, but not connected to the reducers", SYSTEM)
 NOT_MENTIONED = ("NCCL's log does not mention the reducers", CHECK)
 LOG_REDIRECTED = ("the job itself configures NCCL's log", "leave all variables unset that begin with NCCL_DEBUG")
@@ -114,7 +118,7 @@ def end_log(environ: Mapping[str, str]) -> None:
 
 
 def _is_ours(environ: Mapping[str, str]) -> bool:
-    """Return whether the log has the settings of `watch`. With fewer lines, used reducers would seem idle."""
+    """Return whether the log has the settings of `watch`. In a shorter log, used reducers would seem idle."""
     return LOGS.items() <= environ.items()
 
 
@@ -155,7 +159,7 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
     if connected and not chief.way:
         return Use(True, f"{reducers} reducers are connected ({by}); this NCCL does not log how much it uses them")
     if others_may and not connected and not chief.way:
-        return Use(None, f"{unknown}: rank 0 doesn't connect, but another rank may; sum up `connected` over all ranks")
+        return Use(None, f"{unknown}: rank 0 doesn't connect, but another rank may; sum `connected` over all ranks")
     if not connected and not others_may:
         why, cure = TOO_MANY_GPUS if gpus > MOST_GPUS else chief.cause
     elif chief.bytes < LARGE:

@@ -18,9 +18,9 @@ class IdleReducersError(TrainerError):
 
 
 def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: bool, required: bool) -> None:
-    """Configure NCCL for a job's reducers before it starts. If it can't use them, the chief prints a warning.
+    """Configure NCCL for a job's reducers before NCCL starts. If NCCL can't use them, the chief prints a warning.
 
-    Raises TrainerError if reducers are required but there are none. Raises IdleReducersError if there is no GPU.
+    Raises TrainerError if the job lacks the required reducers, and IdleReducersError if it lacks GPUs for them.
     """
     if required and not count:
         raise TrainerError("--require-reducers is set, but the job has no reducers; add pool 2, or remove the flag")
@@ -35,7 +35,7 @@ def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: b
 
 
 def verdict() -> str:
-    """Return why NCCL can't use reducers in this image. Empty if NCCL can, or if the build didn't test it."""
+    """Return why NCCL can't use reducers in this image, or an empty string if the image build found no problem."""
     with contextlib.suppress(OSError):
         return next((line for line in VERDICT.read_text().splitlines() if "idle" in line), "")
     return ""

@@ -73,7 +73,7 @@ def checksum(file: Path) -> int:
 
 
 def read_json(file: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError or ValueError, also for a pipe or device, which may not end."""
+    """Return the value of a JSON file. Raises OSError or ValueError, also for pipes, which could block forever."""
     size = file.stat().st_size
     if not file.is_file() or size > LARGEST:
         raise ValueError(f"it isn't a regular file of at most {LARGEST} bytes")

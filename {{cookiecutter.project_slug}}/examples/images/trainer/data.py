@@ -24,7 +24,7 @@ EXAMPLE_NOISE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    """The flags of Config for the data."""
+    """Config's flags for the data."""
 
     data: str = "digits"
     """Folder of shards, as a path or gs://BUCKET/FOLDER; "digits" is a small built-in data set."""
@@ -57,7 +57,7 @@ def encode(sample: Sample) -> bytes:
     image = sample.image
     if image.dtype != np.uint8 or image.ndim != 3:
         raise TrainerError(
-            f"an image is {image.dtype} of shape {image.shape}, but must be uint8, (height, width, channels)"
+            f"an image is {image.dtype} of shape {image.shape}, but must be uint8 of shape (height, width, channels)"
         )
     return HEADER.pack(sample.label, *image.shape) + image.tobytes()
 
@@ -89,7 +89,7 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return what reports count besides samples, for one sample. `example` is a batch of one sample."""
+    """Return additional counts per sample for reports, by name. `example` is a batch of one sample."""
     return {}
 
 

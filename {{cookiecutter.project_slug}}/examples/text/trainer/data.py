@@ -25,12 +25,12 @@ WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model writes, and the 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    """The flags of Config for the data."""
+    """Config's flags for the data."""
 
     data: str = "stdlib"
     """Folder of shards, as a path or gs://BUCKET/FOLDER; "stdlib" is the source of Python's standard library."""
     context: int = 32
-    """Number of bytes that the model sees at a time. It must be less than the bytes of a sample."""
+    """Number of bytes that the model sees at a time. It must be less than the number of bytes in a sample."""
     steps: int = 400
     """Number of optimizer steps."""
 
@@ -75,7 +75,7 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return what reports count besides samples, for one sample. `example` is a batch of one sample."""
+    """Return additional counts per sample for reports, by name. `example` is a batch of one sample."""
     return {"tokens": example.inputs.shape[1]}
 
 

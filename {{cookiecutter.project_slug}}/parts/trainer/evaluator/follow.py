@@ -65,7 +65,7 @@ def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
     away, and must not count the evaluator as finished in this case. After the end of the job, the code doesn't matter.
 
     Raises:
-        TrainerError: If there is no held-out shard, or if a checkpoint is from another model.
+        TrainerError: If held-out shards are missing, or if a checkpoint is from another model.
     """
     config, root = job.config, job.storage.checkpoints
     score = scorer(replace(job, config=replace(config, global_batch=min(config.global_batch, AT_ONCE))))
@@ -110,7 +110,7 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
         elif max(done, default=0) >= config.steps:
             return say(f"the last checkpoint is scored; the best checkpoint is {best}")
         if time.monotonic() > deadline:
-            return warn(f"no new checkpoint in {root} within {patience:g} s; the evaluator stops, the job continues")
+            return warn(f"no new checkpoint in {root} for {patience:g} s; the evaluator stops, but the job continues")
         time.sleep(LOOK_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""YOURS: the model, its loss and its metrics. This example: a Vision Transformer that classifies images.
+"""YOURS: the model, its loss, and its metrics. This example: a Vision Transformer that classifies images.
 
 The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
 computes sums, means, and the division by the global batch.
@@ -24,10 +24,10 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags of Config for the model, in addition to the flags for the data."""
+    """Config's flags for the model, in addition to the flags for the data."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size, with about 0.2, 21, 86, 303 or 1,208 million parameters."""
+    """Model size: about 0.2, 21, 86, 303, or 1,208 million parameters."""
     patch: int = 2
     """Side of a square patch, in pixels. It must divide the image's height and width."""
 
@@ -123,8 +123,8 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
     """Build the model for batches like the example. Keras' random state determines the initial weights.
 
     Args:
-        devices: TensorFlow's names of devices on this machine, on which the blocks are placed in turn. "" leaves the
-            placement to TensorFlow, which a strategy requires that copies the model to every device.
+        devices: TensorFlow's names of devices on this machine, on which the blocks are placed in turn. With "",
+            TensorFlow itself places the blocks, as for a strategy that copies the model to every device.
 
     Raises:
         TrainerError: If the patch doesn't divide the image, or if there are more devices than blocks.

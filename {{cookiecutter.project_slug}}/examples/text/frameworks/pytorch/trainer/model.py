@@ -1,4 +1,4 @@
-"""YOURS: the model, its loss and its metrics. This example: a byte-level GPT that predicts the next byte.
+"""YOURS: the model, its loss, and its metrics. This example: a byte-level GPT that predicts the next byte.
 
 The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
 computes sums, means, and the division by the global batch.
@@ -21,10 +21,10 @@ from trainer.data import BYTES, Batch, DataFlags
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags of Config for the model, in addition to the flags for the data."""
+    """Config's flags for the model, in addition to the flags for the data."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size, with about 0.2, 21, 85, 302 or 1,208 million parameters."""
+    """Model size: about 0.2, 21, 85, 302, or 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""YOURS: the model, its loss and its metrics. This example: a byte-level GPT that predicts the next byte.
+"""YOURS: the model, its loss, and its metrics. This example: a byte-level GPT that predicts the next byte.
 
 The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
 computes sums, means, and the division by the global batch.
@@ -22,10 +22,10 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags of Config for the model, in addition to the flags for the data."""
+    """Config's flags for the model, in addition to the flags for the data."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size, with about 0.2, 21, 85, 302 or 1,208 million parameters."""
+    """Model size: about 0.2, 21, 85, 302, or 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
@@ -100,7 +100,7 @@ class Embed(layers.Layer):
 class Head(layers.Layer):
     """The similarity of each token to each byte, computed with the vectors that embed the bytes.
 
-    (n, tokens, width) -> logits (n, tokens, 256), in float32 even if the other layers compute in bfloat16.
+    Maps (n, tokens, width) to logits (n, tokens, 256), in float32 even if the other layers compute in bfloat16.
     """
 
     def __init__(self, embed: Embed) -> None:
@@ -116,8 +116,8 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
     """Build the model for batches like the example. Keras' random state determines the initial weights.
 
     Args:
-        devices: TensorFlow's names of devices on this machine, on which the blocks are placed in turn. "" leaves the
-            placement to TensorFlow, which a strategy requires that copies the model to every device.
+        devices: TensorFlow's names of devices on this machine, on which the blocks are placed in turn. With "",
+            TensorFlow itself places the blocks, as for a strategy that copies the model to every device.
 
     Raises:
         TrainerError: If there are more devices than blocks.
