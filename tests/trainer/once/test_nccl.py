@@ -200,10 +200,10 @@ def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
     with pytest.raises(reducers.IdleReducersError):
         reducers.prepare(1, {}, rank=0, gpus=False, required=True)
     assert "1 reducers are not used: this run uses CPUs, but reducers" in capsys.readouterr().out
-    with pytest.raises(TrainerError, match="the job has none"):
+    with pytest.raises(TrainerError, match="the job has no reducers"):
         reducers.prepare(0, {}, rank=0, gpus=True, required=True)
     own_log(tmp_path).write_text(BOTH)
-    with pytest.raises(reducers.IdleReducersError, match="--require-reducers, and the reducers are not used"):
+    with pytest.raises(reducers.IdleReducersError, match="--require-reducers is set, but the reducers are not used"):
         settled(logs, required=True)
     told = json.loads(capsys.readouterr().out)
     assert told["message"].startswith("1 reducers are paid for but not used: NCCL has loaded")

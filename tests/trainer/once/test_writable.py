@@ -123,7 +123,7 @@ def test_only_the_chief_writes_the_model(program: Any, pool: int, words: str, tm
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     with (
-        pytest.raises(TrainerError, match=f"^{tmp_path} cannot be written .No space left on device.; make space there"),
+        pytest.raises(TrainerError, match=f"^{tmp_path} cannot be written .No space left on device.; free some space"),
         writable.writing(tmp_path),
         open("/dev/full", "w") as file,
     ):

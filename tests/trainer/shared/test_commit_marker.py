@@ -12,7 +12,7 @@ from trainer.checkpoints import commit_marker
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import CHUNK, checksum, write_json
 
-DAMAGED = "weights is damaged: its content is not what was saved"
+DAMAGED = "weights is damaged: its content differs from what was saved"
 
 
 def unheard(message: str) -> None:
@@ -141,7 +141,7 @@ def test_a_file_that_another_machine_wrote_elsewhere_is_named(tmp_path: Path) ->
     folder = whole(tmp_path, 1)
     (folder / commit_marker.MARKER).unlink()
     with pytest.raises(
-        TrainerError, match=r"lacks elsewhere, which another machine has written; .* baseOutputDirectory"
+        TrainerError, match=r"doesn't contain elsewhere, which another machine has written; .* baseOutputDirectory"
     ):
         commit_marker.commit(folder, {"weights": 5, "elsewhere": 6})
     assert commit_marker.why_incomplete(folder) == "it was never finished"

@@ -105,7 +105,7 @@ def test_a_shard_with_other_records_of_the_same_size_is_refused(tmp_path: Path) 
         found.append(replace(WHOLE, train=Dataset(tmp_path, "train").described()))
     assert {Dataset(tmp_path, "train").shards[name]} == {one.train[name][:2] for one in found}
     found[0].keep(tmp_path)
-    assert refused(found[1], tmp_path).startswith(f"{name} has other records than it had: bring back")
+    assert refused(found[1], tmp_path).startswith(f"{name} now has different records; restore")
     replace(found[0], train={name: found[0].train[name][:2]}).keep(tmp_path)  # of an older version
     require_unchanged(found[1], tmp_path, anyway=False, is_chief=True)
 
@@ -119,7 +119,7 @@ def test_a_shard_with_other_records_in_its_middle_is_refused_where_checksums_wer
         found.append(replace(WHOLE, train=Dataset(tmp_path, "train").described()))
     assert found[0].train[name][:3] == found[1].train[name][:3]
     found[0].keep(tmp_path)
-    assert refused(found[1], tmp_path).startswith(f"{name} has other records than it had: bring back")
+    assert refused(found[1], tmp_path).startswith(f"{name} now has different records; restore")
     (tmp_path / "train-checksums.json").unlink()
     require_unchanged(
         replace(WHOLE, train=Dataset(tmp_path, "train").described()), tmp_path, anyway=False, is_chief=True
@@ -128,7 +128,9 @@ def test_a_shard_with_other_records_in_its_middle_is_refused_where_checksums_wer
 
 def test_other_flags_of_the_model_are_refused_also_where_all_shapes_are_alike(tmp_path: Path) -> None:
     replace(WHOLE, model={"heads": "4"}).keep(tmp_path)
-    assert refused(replace(WHOLE, model={"heads": "2", "new": "1"}), tmp_path).startswith("--heads was 4, and is 2: ")
+    assert refused(replace(WHOLE, model={"heads": "2", "new": "1"}), tmp_path).startswith(
+        "--heads was 4 and is now 2; "
+    )
 
 
 def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
     forty.mkdir()
     WHOLE.keep(forty)
     forty.rename(fifty)
-    assert refused(WHOLE, fifty).startswith(f"{fifty.name} is {forty.name} under another name: ")
+    assert refused(WHOLE, fifty).startswith(f"{fifty.name} is {forty.name} under another name; ")
 
 
 def test_a_checkpoint_of_an_older_version_is_compared_with_nothing(

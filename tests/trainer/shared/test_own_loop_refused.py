@@ -8,8 +8,8 @@ from tests import own_loop
 
 
 def test_a_script_or_module_that_is_not_there_is_refused_in_one_sentence_before_anybody_waits(tmp_path: Path) -> None:
-    assert own_loop.refused(tmp_path, "no.py").startswith(f"no.py: there is no such script in {tmp_path}; ")
-    assert own_loop.refused(tmp_path, "-m", "no.such").startswith("no.such: there is no such module")
+    assert own_loop.refused(tmp_path, "no.py").startswith(f"no.py: no such script in {tmp_path}; ")
+    assert own_loop.refused(tmp_path, "-m", "no.such").startswith("no.such: no such module")
     assert own_loop.refused(tmp_path) == (
         "the command specifies no script; use python -m trainer.cluster.run [-m] SCRIPT ARGS"
     )
