@@ -46,8 +46,8 @@ class LoopFlags:
     micro_batches: int = 1
     """Number of micro-batches into which each process splits its batch. Raise it if a batch doesn't fit in memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the forward pass. auto selects bfloat16 on GPUs that support it. Weights and gradients stay
-    float32."""
+    """Data type of the forward pass. auto selects bfloat16 on GPUs that support it.
+    Weights and gradients stay float32."""
     learning_rate: float = 2e-3
     """Peak learning rate, after a linear warm-up and before a cosine decay to zero."""
     warmup: int = 50
@@ -73,15 +73,15 @@ class LoopFlags:
     data_processes: int = 0
     """Processes per GPU that prepare batches. With 0, threads prepare them, but Python runs only one at a time."""
     anyway: bool = False
-    """Continue even if shards are missing or replicas have diverged. Also continue if data, flags, or code differ from
-    those of the checkpoint or of other replicas."""
+    """Continue even if shards are missing or replicas have diverged.
+    Also continue if data, flags, or code differ from those of the checkpoint or of other replicas."""
     rollcall_timeout: float | None = None
     """Seconds to wait for the other replicas. The default is 600 on Vertex AI and 60 in the local Vertex."""
     collective_timeout: float = 300
     """Seconds after which the run fails if a peer doesn't respond."""
     rehearse_export: bool | None = None
-    """Also export the model before the first step, so that an export error doesn't cost a whole run. The default is
-    true on Vertex AI and false in the local Vertex."""
+    """Also export the model before the first step, so that an export error doesn't cost a whole run.
+    The default is true on Vertex AI and false in the local Vertex."""
     profile: str | None = None
     """Steps to trace, such as 20:25 for the five steps after step 20. The chief writes the trace in its logs folder."""
     require_reducers: bool = False

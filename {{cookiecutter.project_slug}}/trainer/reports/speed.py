@@ -100,10 +100,10 @@ class Clock:
         return self.seconds[TRAINING] / sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """Format the clock: `goodput 83%: of 312.1 s 259.0 trained; start 12.3, roll call 3.0, data 4.2, ...`"""
+        """Format the clock: `goodput 83%: 259.0 of 312.1 s trained; start 12.3, roll call 3.0, data 4.2, ...`"""
         rest = ", ".join(f"{phase} {taken:.1f}" for phase, taken in self.seconds.items() if phase != TRAINING)
         whole = sum(self.seconds.values())
-        return f"goodput {self.goodput:.0%}: of {whole:.1f} s {self.seconds[TRAINING]:.1f} trained; {rest}"
+        return f"goodput {self.goodput:.0%}: {self.seconds[TRAINING]:.1f} of {whole:.1f} s trained; {rest}"
 
 
 class Slowest:
