@@ -5,8 +5,8 @@ atomically, even if they are mounted under /gcs, so a single small file decides 
 
 Sizes are compared whenever folders are listed. Comparing checksums requires reading every byte, so only code that
 trains on, scores, or exports a folder's contents does so, with `why_corrupt`. The checksums are CRC-32, which detects
-accidents, not forgery. The standard library has nothing faster: one core computes CRC-32 at 4 to 6 GB/s, SHA-256 at
-1.8 GB/s, and BLAKE2b at 1 GB/s (measured in November 2026).
+accidents, not forgery. The standard library has nothing faster. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256
+1.8 GB/s, and BLAKE2b 1 GB/s (measured in November 2026).
 """
 
 import contextlib
