@@ -1,8 +1,8 @@
 """Declares the flags of a run: one dataclass, with one flag per field.
 
-A flag is its field's name with dashes: `--global-batch 192 --steps 2000`. The files trainer/data.py and trainer/model.py
-declare the flags of the data and the model. Each strategy's file in trainer/parallel/ declares its own flags. If data.py
-or model.py repeats a field of LoopFlags, its default there applies.
+A flag is its field's name with dashes: `--global-batch 192 --steps 2000`. The files trainer/data.py and
+trainer/model.py declare the flags of the data and the model. Each strategy's file in trainer/parallel/ declares its own
+flags. If data.py or model.py repeats a field of LoopFlags, its default there applies.
 """
 
 import math
