@@ -163,7 +163,7 @@ class OfTheTemplate(Framework):
         shown = trained(project, "reduction-server", "--max-replicas", "3", "--", "--steps", "60", "--warmup", "10")
         assert "3 replicas on this machine" in shown
         assert "Not started: workerpool2-0 to workerpool2-9 (reducers)" in shown
-        assert "10 reducers are not used: this run is on CPUs, and reducers serve GPUs" in shown
+        assert "10 reducers are not used: this run uses CPUs, but reducers need GPUs" in shown
 
     @pytest.mark.proof
     def test_every_other_job_file_trains_here_and_names_its_strategy(self, project: Path) -> None:

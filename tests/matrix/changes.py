@@ -116,12 +116,12 @@ def of(framework: str) -> dict[str, Change]:
         "hangs-in-evaluation": Change(
             "trainer/samples/batches.py", EVALUATION, "Job failed: workerpool1-0 is stuck in evaluation ("
         ),
-        "another-seed": Change("trainer/__init__.py", SEED, "--seed is 7 in workerpool1-0 and 0 in workerpool0-0"),
+        "another-seed": Change("trainer/__init__.py", SEED, "--seed is 7 on workerpool1-0, but 0 on workerpool0-0"),
         "another-order": Change(
             "trainer/model.py", order, "the model of workerpool1-0 returns different losses than the model of"
         ),
         "another-copy": Change("trainer/checkpoints/saver.py", copy, differs, replicas=3),
-        "a-sample-less": Change("trainer/data.py", dropped, "collate() of trainer/data.py makes "),
+        "a-sample-less": Change("trainer/data.py", dropped, "collate() in trainer/data.py returns "),
     }
     if framework == "pytorch":  # TensorFlow traces losses() once, and waits for a chief that writes
         found["hangs-in-losses"] = hangs("model", "losses", 30)

@@ -1,4 +1,4 @@
-"""Samples of the example, for tests of whatever takes a batch."""
+"""Samples of the example, for tests that need a batch."""
 
 from trainer import data
 from trainer.config import Config
@@ -9,5 +9,5 @@ HELDOUT = EXAMPLES[EXAMPLE]()["heldout"]
 
 
 def batch(count: int) -> Batch:
-    """The first held-out samples."""
+    """Return a batch of the first held-out samples."""
     return data.collate(HELDOUT[:count], Config())

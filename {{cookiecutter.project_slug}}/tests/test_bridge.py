@@ -1,4 +1,4 @@
-"""The launcher writes, the trainer reads: command and environment of a replica are the only thing that they share."""
+"""The trainer reads what the launcher writes: they share only a replica's command and environment."""
 
 import ast
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def without(environ: Mapping[str, str], variable: str) -> dict[str, str]:
 
 
 def views(path: Path, ignored: str) -> list[tuple[Replica, Cluster]]:
-    """Each replica and the cluster that it sees. A single replica has no TF_CONFIG: it keeps CLUSTER_SPEC."""
+    """Return each replica and the cluster that it sees. A single replica keeps CLUSTER_SPEC, its only variable."""
     found = vertex_launch.replicas(path)
     environments = [without(replica.env, ignored) if len(found) > 1 else replica.env for replica in found]
     return [(replica, from_env(environ)) for replica, environ in zip(found, environments, strict=True)]
@@ -55,7 +55,7 @@ def test_every_replica_sees_the_same_nodes_and_none_of_pool_2_among_them(path: P
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)
 def test_the_output_folder_of_the_file_is_where_the_trainer_writes(path: Path) -> None:
     document = yaml.safe_load(path.read_text())
-    trial = "1" if "trialJobSpec" in document else ""  # of a search, whose trials have a folder each
+    trial = "1" if "trialJobSpec" in document else ""  # each trial of a tuning job has its own folder
     prefix = document.get("trialJobSpec", document)["baseOutputDirectory"]["outputUriPrefix"].removeprefix("gs://")
     storage = storage_from_env(vertex_launch.replicas(path)[0].env)
     folders = [storage.model, storage.checkpoints, storage.logs]
@@ -69,7 +69,7 @@ def test_the_trainer_imports_nothing_of_the_launcher() -> None:
 
 
 def imported(path: Path) -> set[str]:
-    """The packages that a file imports, anywhere in it."""
+    """Return the packages that a file imports, anywhere in the file."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     whole = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}

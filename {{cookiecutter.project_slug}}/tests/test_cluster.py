@@ -66,7 +66,7 @@ def test_who_does_not_train_has_no_rank_and_is_told_so(pool: str, index: int) ->
     cluster = from_env(cluster_spec(FULL, pool, index))
     assert not cluster.trains
     with pytest.raises(
-        ClusterError, match=f"{pool}-{index}: only pools 0 and 1 train; give this pool a command of its own"
+        ClusterError, match=f"{pool}-{index}: only pools 0 and 1 train; use the evaluator's command in pool 3"
     ):
         _ = cluster.rank
 
@@ -151,13 +151,17 @@ SHAPE = 'expected {"cluster": {...}, "task": {...}}'
 TASK = 'expected {"type": "workerpool0", "index": 0}'
 INDEX = 'expected a whole number, as in "index": 0'
 
-# What is wrong, the environment, and words that its one sentence must hold.
+# The problem, the environment, and phrases that the error must contain.
 MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
-    ("not JSON", {"CLUSTER_SPEC": "workerpool0"}, ["CLUSTER_SPEC: not JSON", SHAPE]),
-    ("cut short", {"CLUSTER_SPEC": '{"cluster": {"workerpool0"'}, ["CLUSTER_SPEC: not JSON", SHAPE]),
-    ("too deep", {"CLUSTER_SPEC": "[" * 100_000}, ["CLUSTER_SPEC: is nested too deeply", SHAPE]),
+    ("not JSON", {"CLUSTER_SPEC": "workerpool0"}, ["CLUSTER_SPEC: the text isn't JSON", SHAPE]),
+    ("cut short", {"CLUSTER_SPEC": '{"cluster": {"workerpool0"'}, ["CLUSTER_SPEC: the text isn't JSON", SHAPE]),
+    ("too deep", {"CLUSTER_SPEC": "[" * 100_000}, ["CLUSTER_SPEC: the text is nested too deeply", SHAPE]),
     ("type is too deep", {"CLUSTER_SPEC": f'{{"cluster": {{}}, "task": {DEEP}}}'}, ["CLUSTER_SPEC: ", "expected"]),
-    ("TF_CONFIG, too deep", {"TF_CONFIG": '{"cluster":' * 100_000}, ["TF_CONFIG: is nested too deeply", SHAPE]),
+    (
+        "TF_CONFIG, too deep",
+        {"TF_CONFIG": '{"cluster":' * 100_000},
+        ["TF_CONFIG: the text is nested too deeply", SHAPE],
+    ),
     ("a list", {"CLUSTER_SPEC": "[]"}, ["CLUSTER_SPEC: the text is []", SHAPE]),
     ("a number", {"CLUSTER_SPEC": "1"}, ["CLUSTER_SPEC: the text is 1", SHAPE]),
     ("null", {"CLUSTER_SPEC": "null"}, ["CLUSTER_SPEC: the text is missing", SHAPE]),
@@ -174,7 +178,11 @@ MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
     ("no host", cluster_spec({CHIEF: [":2222"]}), ['[0] is ":2222"', "host:port"]),
     ("port too large", cluster_spec({CHIEF: ["a:65536"]}), ['[0] is "a:65536"', "host:port"]),
     ("port 0", cluster_spec({CHIEF: ["a:0"]}), ['[0] is "a:0"', "host:port"]),
-    ("an address twice", cluster_spec(TWO | {REDUCERS: ["b:2222"]}), ["cluster lists b:2222 twice", "of its own"]),
+    (
+        "an address twice",
+        cluster_spec(TWO | {REDUCERS: ["b:2222"]}),
+        ["cluster lists b:2222 twice", "a different address"],
+    ),
     ("port in other digits", cluster_spec({CHIEF: ["a:\u00b2"]}), ["[0] is", "host:port"]),
     ("address is a number", cluster_spec({CHIEF: [2222]}), ["[0] is 2222", "host:port"]),
     ("second address", cluster_spec(TWO | {WORKERS: ["b:1", None]}), ["workerpool1[1] is missing", "host:port"]),
@@ -190,7 +198,7 @@ MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
     ("index is true", cluster_spec(TWO, WORKERS, True), ["task.index is true", INDEX]),
     ("index too large", cluster_spec(TWO, WORKERS, 1), ["task.index is 1", "an index into the 1 replicas"]),
     ("pool without replicas", cluster_spec(ONE, REDUCERS), ["task.index is 0", "the 0 replicas"]),
-    ("TF_CONFIG, not JSON", {"TF_CONFIG": "{"}, ["TF_CONFIG: not JSON", SHAPE]),
+    ("TF_CONFIG, not JSON", {"TF_CONFIG": "{"}, ["TF_CONFIG: the text isn't JSON", SHAPE]),
     ("TF_CONFIG, pool for a role", tf_config(ONE), ["TF_CONFIG", "expected"]),
     ("TF_CONFIG, unknown role", tf_config({"chief": ["a:1"]}, "boss"), ['task.type is "boss"', "chief, master"]),
     ("TF_CONFIG, nobody trains", tf_config({"ps": ["a:1"]}, "ps"), ["cluster.chief has 0 replicas", "exactly one"]),

@@ -1,4 +1,4 @@
-"""Findings of `check` in this project's own job files: nothing but what two of them are about."""
+"""`check` finds nothing in this project's own job files, except in two of them."""
 
 import json
 import subprocess
@@ -8,13 +8,14 @@ from pathlib import Path
 from tests.training import DEADLINE, PROJECT
 
 JOBS = sorted((PROJECT / "jobs").glob("*.yaml"))
-# Their subject, and said in their first lines: a pool that is skipped, and an image that Google may remove.
+# These findings are the files' subject, as their first lines explain: a skipped pool, and an image that Google may
+# remove.
 KNOWN = [
     ("evaluator.yaml", "pool-gap", "workerPoolSpecs[2]"),
     ("prebuilt.yaml", "prebuilt-ended", "workerPoolSpecs[0].pythonPackageSpec.executorImageUri"),
 ]
 
-# NCCL passes reducers by on machines with 16 GPUs; Google's own example has them. Google's image may have another
+# NCCL doesn't use reducers on machines with 16 GPUs, but Google's own example has them. Google's image may have another
 # version of the framework.
 ALLOWED = (("reduction-server.yaml", "reducer-bypassed"), ("prebuilt.yaml", "image-version"))
 

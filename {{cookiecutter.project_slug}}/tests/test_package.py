@@ -1,4 +1,4 @@
-"""Google's image, and what `nox -s package` sends to it, which must be Python that the image has."""
+"""The package that `nox -s package` builds works with the Python of Google's image."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The locks agree with the requirements; otherwise pip refuses the image, after minutes."""
+"""The lock files match the requirements. Otherwise, the image build fails after minutes."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ FOLDER = Path(__file__).parents[1] / "requirements"
 
 
 def asked(name: str) -> dict[str, Requirement]:
-    """Each line of a file, by the name of its library."""
+    """Map each library in a file to its line."""
     lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
     found = [Requirement(line) for line in lines if line and not line.startswith(("#", "-"))]
     return {canonicalize_name(one.name): one for one in found}
 
 
 def held(name: str) -> dict[str, str]:
-    """The versions of a lock."""
+    """Return the versions in a lock file."""
     return {library: str(one.specifier).removeprefix("==") for library, one in asked(name).items()}
 
 
@@ -26,7 +26,7 @@ def held(name: str) -> dict[str, str]:
 def test_the_lock_has_a_version_of_all_that_the_image_asks_for(requirements: str, lock: str) -> None:
     there = held(lock)
     for name, one in asked(requirements).items():
-        # Behind a + stands which build of a version it is, which a lock leaves open.
+        # The part after + identifies a build of the version, which a lock file doesn't specify.
         wanted = SpecifierSet(str(one.specifier).partition("+")[0])
         fits = name in there and wanted.contains(there[name], prereleases=True)
         assert fits, f"requirements/{lock} has no {one}; bring the locks up to date with: nox -s lock"

@@ -1,4 +1,4 @@
-"""Every process gets its share of the samples, in one order, from any step on; whatever a sample is."""
+"""Every process gets its share of the samples in one global order, from any step on, for any kind of sample."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ PLAIN = Config(data="shards", global_batch=24, steps=100)
 
 @pytest.fixture(scope="module")
 def samples() -> list[Sample]:
-    """Some of the example's, no two alike."""
+    """Some samples of the example, all of them different."""
     return list({data.encode(sample): sample for sample in EXAMPLES[EXAMPLE]()["train"][: 2 * COUNT]}.values())[:COUNT]
 
 
@@ -44,7 +44,7 @@ def dataset(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def heldout(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of shards with the same samples, held out."""
+    """A folder of shards with the same samples as held-out data."""
     folder = tmp_path_factory.mktemp("heldout")
     shards.write(samples[:1], folder, "train")
     shards.write(samples, folder, "heldout", shard_count=3)
@@ -108,7 +108,7 @@ def test_a_batch_has_the_samples_next_in_order_each_with_numbers_of_its_own_plac
 def test_the_parts_of_all_processes_are_the_global_batch_each_in_its_place(
     dataset: Dataset, world: int, global_batch: int
 ) -> None:
-    config = Config(global_batch=global_batch, steps=100)  # as the example's own runs, with what they augment
+    config = Config(global_batch=global_batch, steps=100)  # like the example's own runs, with augmentation
     whole = batches(dataset, config, 3)
     parts = [batches(dataset, config, 3, rank=rank, world=world) for rank in range(world)]
     for step, batch in enumerate(whole):
@@ -131,7 +131,7 @@ def test_a_run_that_is_complete_has_no_batch_left(dataset: Dataset) -> None:
 
 
 def test_a_global_batch_smaller_than_the_world_is_refused(dataset: Dataset) -> None:
-    with pytest.raises(TrainerError, match=r"--global-batch is 4, must be at least one sample per process \(5\)"):
+    with pytest.raises(TrainerError, match=r"--global-batch is 4, but must be at least one sample per process \(5\)"):
         batches(dataset, replace(PLAIN, global_batch=4), 1, world=5)
 
 
@@ -209,12 +209,12 @@ def shards_of_another_split(folder: Path, samples: Sequence[Sample]) -> None:
 @pytest.mark.parametrize(
     ("fill", "words"),
     [
-        (lambda *_: None, r"no file train-\*.array_record; write one with trainer.samples.shards.write"),
-        (shards_of_another_split, r"no file train-\*.array_record; write one with trainer.samples.shards.write"),
-        (shard_of_nothing, "the train shards hold no sample"),
-        (shard_of_no_bytes, "train-00000-of-00001.array_record: .*cut short; write it again"),
-        (shard_of_something_else, "train-00000-of-00001.array_record: .*cut short; write it again"),
-        (shard_cut_short, "train-00000-of-00001.array_record: .*cut short; write it again"),
+        (lambda *_: None, r"no train-\*.array_record; write shards with trainer.samples.shards.write"),
+        (shards_of_another_split, r"no train-\*.array_record; write shards with trainer.samples.shards.write"),
+        (shard_of_nothing, "the train shards contain no samples"),
+        (shard_of_no_bytes, "train-00000-of-00001.array_record .*truncated; write it again"),
+        (shard_of_something_else, "train-00000-of-00001.array_record .*truncated; write it again"),
+        (shard_cut_short, "train-00000-of-00001.array_record .*truncated; write it again"),
     ],
 )
 def test_unusable_shards_are_one_sentence_that_names_them(
@@ -231,7 +231,7 @@ def test_more_shards_than_samples_are_fine(samples: list[Sample], tmp_path: Path
 
 
 def test_a_missing_folder_is_named_with_the_flag(tmp_path: Path) -> None:
-    with pytest.raises(TrainerError, match=f"--data {tmp_path}/no: there is no folder {tmp_path}/no"):
+    with pytest.raises(TrainerError, match=f"--data {tmp_path}/no: the folder {tmp_path}/no doesn't exist"):
         next(iter(opened(f"{tmp_path}/no")))
 
 
@@ -253,14 +253,14 @@ def test_the_command_writes_the_example_and_says_what_to_do_with_it(tmp_path: Pa
     words = [sys.executable, "-m", "trainer.samples", "verify", str(folder)]
     run = subprocess.run(words, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
     assert run.returncode == 1
-    assert run.stderr.endswith(f"{folder}/train-00001-of-00004.array_record: is missing; copy it again\n")
+    assert run.stderr.endswith(f"{folder}/train-00001-of-00004.array_record is missing; copy it again\n")
 
 
 @pytest.mark.parametrize(
     ("to", "words"),
     [
-        ("gs://b/set", "--to gs://b/set: must be a folder of this machine"),
-        (__file__, f"--to {__file__}: cannot be written"),
+        ("gs://b/set", "--to gs://b/set isn't a local folder"),
+        (__file__, f"--to {__file__} cannot be written"),
     ],
 )
 def test_a_wrong_command_is_one_sentence(to: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""One replica's command, as Vertex starts it: what it cannot do, it says in one sentence."""
+"""A replica's command, as Vertex AI starts it, prints each error as one sentence."""
 
 import json
 import re
@@ -27,8 +27,8 @@ REDUCER = {
 @pytest.mark.parametrize(
     ("flags", "env", "words"),
     [
-        (["--steps", "0"], {}, "--steps is 0, must be at least 1"),
-        (["--data", "gs://no/such"], {}, "--data gs://no/such: there is no folder"),
+        (["--steps", "0"], {}, "--steps is 0, but must be at least 1"),
+        (["--data", "gs://no/such"], {}, "--data gs://no/such: the folder "),
         (["--global-batch", "0", "--warmup", "-1"], {}, "--warmup is -1"),
         ([], {"CLUSTER_SPEC": json.dumps(REDUCER)}, "workerpool2-0: only pools 0 and 1 train"),
     ],
@@ -51,6 +51,6 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(
 def test_data_that_is_not_there_is_one_sentence_too(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     done = run(tmp_path, "--data", "shards")
-    assert re.search(r"shards: no file \w+-\*.array_record; write one with trainer.samples.shards.write", done.stdout)
+    assert re.search(r"shards: no \w+-\*.array_record; write shards with trainer.samples.shards.write", done.stdout)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1

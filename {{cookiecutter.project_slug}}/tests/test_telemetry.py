@@ -24,7 +24,7 @@ from trainer.vertex.storage import Storage, Trial
 
 @dataclass
 class Time:
-    """Stands in for time.monotonic, and stands still until a test moves it."""
+    """A replacement for time.monotonic, which changes only when a test sets it."""
 
     now: float = 100.0
 
@@ -49,7 +49,7 @@ def reporter(
     flops: float = 0.0,
     **flags: Any,
 ) -> Reporter:
-    """Reports of a run with these flags, which has its logs in this folder and begins now."""
+    """Return the reports of a run that starts now, with these flags and with its logs in this folder."""
     job = Job(Config(**flags), Storage(logs=folder / "logs", trial=trial), folder)
     return Reporter(
         job,
@@ -63,7 +63,7 @@ def reporter(
 
 
 def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every scalar in the folder's event files, by tensorboard's own loader."""
+    """Return every scalar in the folder's event files, read with TensorBoard's own loader."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for path in sorted(folder.iterdir()):
         for event in EventFileLoader(str(path)).Load():
@@ -73,7 +73,7 @@ def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def lines(text: str) -> list[dict[str, Any]]:
-    """JSON lines as Cloud Logging reads them: NaN and Infinity are not JSON."""
+    """Parse JSON lines as Cloud Logging does, which rejects NaN and Infinity."""
     return [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
 
 
@@ -231,7 +231,7 @@ def test_a_run_begins_with_its_process() -> None:
     shown = "import time; from trainer.reports import speed; print(speed.process_start(), time.monotonic())"
     done = subprocess.run([sys.executable, "-c", shown], cwd=PROJECT, capture_output=True, text=True, timeout=300)
     began, then = map(float, done.stdout.split())
-    assert before - 0.1 <= began <= then  # ticks of the kernel are hundredths of a second
+    assert before - 0.1 <= began <= then  # the kernel's clock ticks are hundredths of a second
 
 
 def test_an_evaluation_has_names_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

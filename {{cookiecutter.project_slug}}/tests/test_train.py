@@ -1,4 +1,4 @@
-"""Training, for real: one process, and two of which one is killed and starts again."""
+"""Real training in one process, and in two processes of which one is killed and restarted."""
 
 import signal
 import sys
@@ -6,23 +6,23 @@ import sys
 import pytest
 
 from tests.randomness import draws
-from tests.training import Run, eventually, parting, processes, signal_trainer, train
+from tests.training import Run, divergence, eventually, processes, signal_trainer, train
 
 pytestmark = pytest.mark.slow
 
 STEPS = ("--steps", "150")
-SAVED = (*STEPS, "--checkpoint-every", "15")  # a worker that is killed after the first has many steps left
+SAVED = (*STEPS, "--checkpoint-every", "15")  # many steps remain when a worker is killed after the first checkpoint
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One process."""
+    """A run with one process."""
     return train(tmp_path_factory.mktemp("alone"), 1, *STEPS)
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Two processes that start again as in the service; on Linux the worker is killed after the first checkpoint."""
+    """A run with two processes and restarts. On Linux, the worker is killed after the first checkpoint."""
     folder, killed = tmp_path_factory.mktemp("pair"), False
 
     def kill_the_worker_after_the_first_checkpoint() -> None:
@@ -38,7 +38,7 @@ def test_two_processes_lose_as_much_as_one_at_each_step(alone: Run, pair: Run) -
     assert [step for step, _ in alone.losses_by_step] == list(range(1, 151)), alone.output
     expected = dict(alone.losses_by_step)
     assert {step for step, _ in pair.losses_by_step} == expected.keys(), pair.output
-    assert parting(expected, pair.losses_by_step) == ""
+    assert divergence(expected, pair.losses_by_step) == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")

@@ -1,4 +1,4 @@
-"""A search for good flags: what the service tries, the trainer takes, and what a trial reports, the service reads."""
+"""Tuning jobs: the trainer accepts the flags that the service tries, and writes metrics that the service reads."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Real training for tests: a job in the local Vertex, in a folder of its own, with a hard deadline."""
+"""Runs real training for tests: a job in the local Vertex, in its own folder, with a hard deadline."""
 
 import contextlib
 import json
@@ -16,26 +16,26 @@ import yaml
 
 PROJECT = Path(__file__).resolve().parents[1]
 SETTINGS = 'project = "p"\nregion = "us-central1"\nbucket = "b"\nimage = "image:1"\n[env]\nPYTHONPATH = true\n'
-DEADLINE = 600.0  # seconds; a guard against hanging, many times what a run needs where all cores are busy
+DEADLINE = 600.0  # seconds; a limit for hanging runs, many times the duration of a run on busy cores
 
-# A small batch, a steady rate and every loss reported: steps can be compared one by one. Replicas of a busy machine
-# come late.
+# With a small batch, a steady rate, and a report of every loss, steps can be compared one by one. Replicas on a busy
+# machine may start late.
 FLAGS = (
     *("--global-batch", "24", "--warmup", "5", "--log-every", "1", "--evaluate-every", "1000"),
     *("--rollcall-timeout", "300"),
 )
 
-# Differences of two runs' losses: of the first ten steps; of the later ones, where rounding grows from step to step.
+# Limits for the difference of two runs' losses: in the first ten steps, and later, when rounding grows in each step.
 FIRST, LATER, GROWTH = 1e-5, 1e-4, 10.0
 SUSPECTS = (
-    "in the first steps suspect a mean in losses() or the statistics of BatchNorm, which a process takes over its own"
-    " share; later suspect rounding, which grows faster the higher --learning-rate is"
+    "in the first steps, suspect a mean in losses() or BatchNorm statistics, which each process computes over its own"
+    " share; later, suspect rounding, which grows faster with a higher --learning-rate"
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """A job that has ended: its exit code, what was shown, and what each replica printed."""
+    """A finished job: its exit code, the launcher's output, and the lines of each replica."""
 
     code: int
     output: str
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def reports(self) -> list[dict[str, Any]]:
-        """The JSON lines of the chief."""
+        """The chief's JSON lines."""
         return self.reports_of("workerpool0-0")
 
     def reports_of(self, replica: str) -> list[dict[str, Any]]:
@@ -61,22 +61,22 @@ class Run:
 
     @property
     def losses_by_step(self) -> list[tuple[int, float]]:
-        """Losses in the order of the reports: a step that was not saved before a restart comes twice."""
+        """The losses in the order of the reports. A step that was repeated after a restart appears twice."""
         return [(report["step"], report["train/loss"]) for report in self.reports if "train/loss" in report]
 
     @property
     def output_folder(self) -> Path:
-        """Folder of AIP_MODEL_DIR and its kin."""
+        """The folder that contains AIP_MODEL_DIR and the other output folders."""
         return self.folder / ".vertex/gcs/b/run"
 
 
-def parting(expected: Mapping[int, float], losses: Sequence[tuple[int, float]]) -> str:
-    """Name the first step whose loss is further from the expected one than rounding takes it; empty if none is."""
+def divergence(expected: Mapping[int, float], losses: Sequence[tuple[int, float]]) -> str:
+    """Describe the first step whose loss differs from the expected loss by more than rounding. Empty if none does."""
     rounding = FIRST
     for step, loss in losses:
         difference = abs(loss - expected[step])
         if not difference <= (FIRST if step <= 10 else max(LATER, GROWTH * rounding)):
-            return f"step {step}: losses {loss} and {expected[step]} are {difference:.1e} apart; {SUSPECTS}"
+            return f"step {step}: losses {loss} and {expected[step]} differ by {difference:.1e}; {SUSPECTS}"
         rounding = max(rounding, difference)
     return ""
 
@@ -90,12 +90,12 @@ def train(
     evaluated: bool = False,
     options: Sequence[str] = (),
 ) -> Run:
-    """Train with `count` replicas to the end of the job; `watch` is called again and again meanwhile.
+    """Train with `count` replicas until the end of the job, and call `watch` repeatedly in the meantime.
 
     Args:
-        servers: replicas of pool 2 with the same command.
-        evaluated: whether there is a replica of pool 3, the evaluator.
-        options: of `vertex-launch run`.
+        servers: the number of replicas in pool 2, which run the same command.
+        evaluated: whether there is an evaluator in pool 3.
+        options: options of `vertex-launch run`.
     """
     with started(folder, count, *flags, servers=servers, evaluated=evaluated, options=options) as (process, show):
         deadline = time.monotonic() + DEADLINE
@@ -112,7 +112,7 @@ def train(
 def started(
     folder: Path, count: int, *flags: str, servers: int = 0, evaluated: bool = False, options: Sequence[str] = ()
 ) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
-    """The running launcher and the file that its output goes to; nothing outlives the block."""
+    """Yield the running launcher and the file with its output. All processes are killed after the block."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vertex.toml").write_text(SETTINGS)
     (folder / "job.yaml").write_text(yaml.safe_dump(job(count, servers, evaluated)))
@@ -132,7 +132,7 @@ def started(
 
 
 def job(count: int, servers: int = 0, evaluated: bool = False) -> dict[str, Any]:
-    """A CustomJobSpec of one chief and count - 1 workers; parameter servers and an evaluator if wanted."""
+    """Return a CustomJobSpec with a chief and count - 1 workers, and optionally parameter servers and an evaluator."""
     counts, modules = [1, count - 1, servers, int(evaluated)], [*["trainer.task"] * 3, "trainer.evaluator"]
     pools = [pool(*each) if each[0] else {} for each in zip(counts, modules, strict=True)]
     while not pools[-1]:
@@ -141,7 +141,7 @@ def job(count: int, servers: int = 0, evaluated: bool = False) -> dict[str, Any]
 
 
 def pool(count: int, module: str) -> dict[str, Any]:
-    """Return a pool of so many replicas that run a module."""
+    """Return a pool of `count` replicas that run a module."""
     return {
         "machineSpec": {"machineType": "n1-standard-4"},
         "replicaCount": count,
@@ -154,7 +154,7 @@ def pool(count: int, module: str) -> dict[str, Any]:
 
 
 def processes(*words: str) -> list[int]:
-    """The processes of this machine whose environment or command line has all these words (Linux)."""
+    """Return the processes on this machine whose environment or command line contains all these words (Linux)."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -165,11 +165,11 @@ def processes(*words: str) -> list[int]:
 
 
 def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
-    """Send a signal to this replica's `trainer.task` itself, not to what started it; true if there was one (Linux)."""
+    """Send a signal to the replica's `trainer.task`, not to its parent. Return true if the process exists (Linux)."""
     pool, index = replica.split("-")
     found = False
     for process in processes(f'"{pool}", "index": {index}', str(folder)):
-        with contextlib.suppress(OSError):  # ended meanwhile
+        with contextlib.suppress(OSError):  # exited in the meantime
             if Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-m", b"trainer.task"]:
                 os.kill(process, number)
                 found = True
@@ -177,7 +177,7 @@ def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
-    """True as soon as the condition holds, false if it does not in time."""
+    """Return true as soon as the condition holds, or false if it doesn't hold in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

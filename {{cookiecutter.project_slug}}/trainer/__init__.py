@@ -1,6 +1,6 @@
-"""The program in the container: from CLUSTER_SPEC and flags to a trained, exported model."""
+"""The program in the container, which reads CLUSTER_SPEC and flags, trains a model, and exports it."""
 
 from absl import logging
 
-# grain warns at import about a profiler that only JAX users have.
+# On import, grain warns about a profiler that only JAX users have.
 logging.set_verbosity(logging.ERROR)

@@ -52,7 +52,7 @@ def test_the_shapes_of_a_sample_come_from_one_shard(tmp_path: Path) -> None:
 @pytest.mark.proof
 def test_a_label_beyond_the_classes_ends_the_replica_in_one_sentence(tmp_path: Path) -> None:
     done = run(tmp_path, "--classes", "3")
-    assert "must be from 0 to below --classes (3)" in done.stdout
+    assert "must be at least 0 and below --classes (3)" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1
 
@@ -60,6 +60,6 @@ def test_a_label_beyond_the_classes_ends_the_replica_in_one_sentence(tmp_path: P
 @ONCE
 def test_a_patch_that_does_not_divide_the_image_does_so_too(tmp_path: Path) -> None:
     done = run(tmp_path, "--patch", "3", "--steps", "60")
-    assert "--patch is 3, must divide the image" in done.stdout
+    assert "--patch is 3, but must divide the image" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1

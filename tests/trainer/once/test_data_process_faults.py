@@ -77,5 +77,5 @@ def test_shared_memory_that_is_too_small_for_the_batches_is_one_sentence(tmp_pat
     )
     assert done.returncode == 1, done.stderr
     assert "/dev/shm has no room for the batches of --data-processes; " in done.stdout
-    assert "lower --data-processes, or let threads make them (0), or give the container more" in done.stdout
+    assert "lower --data-processes, set it to 0 to use threads, or give the container more" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr

@@ -27,52 +27,56 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         (
             BOTH + CONNECTED + WAY.format(64 << 20, "COLLNET_CHAIN"),
             True,
-            "4 reducers in use (COLLNET_CHAIN; 2 of 16",
+            "4 reducers are in use (COLLNET_CHAIN; 2 of 16",
         ),
         (
             BOTH + CONNECTED + WAY.format(8, "COLLNET_CHAIN") + WAY.format(64 << 20, "RING"),
             False,
-            "used: 2 of 16 ranks connect, for their machines, but NCCL prefers RING; remove pool 2, or take larger",
+            "used: 2 of 16 ranks connect for their machines, but NCCL prefers RING; remove pool 2, or use a larger",
         ),
         (
             BOTH + CONNECTED + WAY.format(64 << 20, "RING") + "NCCL_ALGO set by environment to Ring",
             False,
-            "not used: NCCL_ALGO has NCCL go another way; leave it unset",
+            "not used: NCCL_ALGO selects another algorithm; leave NCCL_ALGO unset",
         ),
         (
             BOTH + CONNECTED + WAY.format(64 << 20, "RING") + "NCCL_ALGO set by environment to ^Tree,CollNetChain",
             False,
             "but NCCL prefers RING",
         ),
-        (BOTH + CONNECTED + WAY.format(64 << 20, "3"), True, "this NCCL does not tell how much"),  # 2.23
+        (BOTH + CONNECTED + WAY.format(64 << 20, "3"), True, "this NCCL does not log how much"),  # 2.23
         (
             BOTH + CONNECTED + nccl.FAILED + WAY.format(64 << 20, "COLLNET_CHAIN"),
             True,
-            "reducers in use (COLLNET_CHAIN)",
+            "reducers are in use (COLLNET_CHAIN)",
         ),
         (
             BOTH + CONNECTED + WAY.format(8, "TREE"),
             False,
-            "the largest all-reduce has 8 bytes; they serve",
+            "the largest all-reduce has only 8 bytes; use a larger",
         ),
         (
             BOTH + CONNECTED,
             True,
-            "4 reducers are connected (2 of 16 ranks connect, for their machines);",
+            "4 reducers are connected (2 of 16 ranks connect for their machines);",
         ),
         (
             BOTH + CONNECTED + nccl.FAILED,
             False,
-            "4 reducers are paid for and not used: NCCL cannot set up the reducers",
+            "4 reducers are paid for but not used: NCCL cannot set up the reducers",
         ),
-        (MISSING + BOTH + nccl.FAILED, False, "NCCL cannot set up the reducers; see that NCCL_COLLNET_ENABLE is 1"),
+        (MISSING + BOTH + nccl.FAILED, False, "NCCL cannot set up the reducers; check that NCCL_COLLNET_ENABLE is 1"),
         (
             MISSING + BOTH,
             False,
-            "NCCL has loaded the plug-in and not connected to them; see that NCCL_COLLNET_ENABLE is 1",
+            "NCCL has loaded the plug-in, but not connected to the reducers; check that NCCL_COLLNET_ENABLE is 1",
         ),
-        (BOTH.partition("\n")[0], False, "NCCL has loaded one half of the plug-in, and not that of the reducers; see"),
-        (MISSING + BOTH.partition("\n")[0], False, "has no half for the reducers that this NCCL takes"),
+        (
+            BOTH.partition("\n")[0],
+            False,
+            "NCCL has loaded the plug-in's network half, but not its half for reducers; see",
+        ),
+        (MISSING + BOTH.partition("\n")[0], False, "this NCCL does not support the plug-in's half for reducers"),
         ("NET/Plugin: Could not find: libnccl-net.so. Using internal", False, "NCCL finds no plug-in; install"),
         ("NET/Plugin : No plugin found (libnccl-net.so), using", False, "NCCL finds no plug-in; install"),
         ("NET/Plugin : No plugin found, using internal implementation", False, "NCCL finds no plug-in; install"),
@@ -80,7 +84,7 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         (
             "NET/Plugin: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /usr/lib/libnccl-net.so)",
             False,
-            "the plug-in cannot be opened; install what it needs in the image",
+            "the plug-in cannot be opened; install its dependencies in the image",
         ),
         (
             "NET/Plugin: libnccl-net.so: libX.so.1: cannot open shared object file",
@@ -89,13 +93,21 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         ),
         ("NET/FastSocket disabled", False, "the plug-in does not start"),
         ("Failed to initialize NET plugin FastSocket", False, "the plug-in does not start"),
-        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in and not connected"),
+        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in, but not connected"),
         ("Communicator has 1 nodes which is less than CollNet node threshold 2", False, "two or more machines"),
-        ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "at most 8 GPUs"),
-        ("NET/Plugin: External network plugin libnccl-net.so is unsupported", False, "takes no version of the plug-in"),
-        (MISSING.replace("Coll", ""), False, "NCCL takes no version of the plug-in; see /app"),
-        ("NCCL version 2.29.7", False, "NCCL's log does not mention them; see /app/reduction-server.txt"),
-        ("", None, "whether 4 reducers are used cannot be told: NCCL has written no log into /tmp; see that"),
+        ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "up to 8 GPUs"),
+        (
+            "NET/Plugin: External network plugin libnccl-net.so is unsupported",
+            False,
+            "supports no version of the plug-in",
+        ),
+        (MISSING.replace("Coll", ""), False, "NCCL supports no version of the plug-in; see /app"),
+        ("NCCL version 2.29.7", False, "NCCL's log does not mention the reducers; see /app/reduction-server.txt"),
+        (
+            "",
+            None,
+            "NCCL's log does not show whether the 4 reducers are used: NCCL has written no log to /tmp; check that",
+        ),
     ],
 )
 def test_the_log_tells_whether_they_are_used_or_why_not(log: str, used: bool | None, said: str) -> None:
@@ -103,7 +115,7 @@ def test_the_log_tells_whether_they_are_used_or_why_not(log: str, used: bool | N
     use = nccl.judge(ours, 4, 16, 2 * (ours.connected and not ours.failed))
     assert use.used == used
     assert said in str(use)
-    assert use.used or "at most 8 GPUs" in str(nccl.judge(ours, 4, 16, 0, gpus=16)) or not ours.is_ours
+    assert use.used or "up to 8 GPUs" in str(nccl.judge(ours, 4, 16, 0, gpus=16)) or not ours.is_ours
     # A trainer that knows its own log alone does not know whether another rank of its machine connects.
     hidden = ours.cause == nccl.NOT_CONNECTED and not ours.connected
     assert nccl.judge(ours, 4).used == (None if hidden else used)
@@ -187,14 +199,14 @@ def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
     assert reducers.IdleReducersError.exit_code == 78
     with pytest.raises(reducers.IdleReducersError):
         reducers.prepare(1, {}, rank=0, gpus=False, required=True)
-    assert "1 reducers are not used: this run is on CPUs, and reducers" in capsys.readouterr().out
-    with pytest.raises(TrainerError, match="the job has none"):
+    assert "1 reducers are not used: this run uses CPUs, but reducers" in capsys.readouterr().out
+    with pytest.raises(TrainerError, match="the job has no reducers"):
         reducers.prepare(0, {}, rank=0, gpus=True, required=True)
     own_log(tmp_path).write_text(BOTH)
-    with pytest.raises(reducers.IdleReducersError, match="--require-reducers, and the reducers are not used"):
+    with pytest.raises(reducers.IdleReducersError, match="--require-reducers is set, but the reducers are not used"):
         settled(logs, required=True)
     told = json.loads(capsys.readouterr().out)
-    assert told["message"].startswith("1 reducers are paid for and not used: NCCL has loaded")
+    assert told["message"].startswith("1 reducers are paid for but not used: NCCL has loaded")
     assert (told["severity"], told["reducers"]) == ("ERROR", "idle")  # what an alert looks for
     assert settled(logs, required=False) == {"reducers_in_use": 0.0}
     assert '"severity": "WARNING"' in capsys.readouterr().out

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tests.training import parting
+from tests.training import divergence
 
 EXPECTED = dict.fromkeys(range(1, 151), 1.0)
 
@@ -17,7 +17,7 @@ def losses(difference: float, growth: float = 1.0, start: int = 1) -> list[tuple
 def test_rounding_may_grow_from_step_to_step() -> None:
     grown = losses(1e-7, growth=1.12)
     assert grown[69][1] - 1 > 2.7e-4  # of a right model with a high rate
-    assert parting(EXPECTED, grown) == ""
+    assert divergence(EXPECTED, grown) == ""
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,6 @@ def test_rounding_may_grow_from_step_to_step() -> None:
     ],
 )
 def test_a_fault_is_named_by_its_first_step_with_what_to_suspect(faulty: list[tuple[int, float]], step: int) -> None:
-    said = parting(EXPECTED, faulty)
+    said = divergence(EXPECTED, faulty)
     assert said.startswith(f"step {step}: losses ")
     assert all(word in said for word in ("mean", "BatchNorm", "rounding", "--learning-rate"))

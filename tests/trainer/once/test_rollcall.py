@@ -85,8 +85,8 @@ def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> N
         [{"--seed": "0", "--steps": "9"}, {"--seed": "7", "--steps": "9"}, {"--seed": "7", "--steps": "8"}]
     )
     assert {*map(str, errors)} == {
-        "rollcall: --seed is 7 in workerpool1-0 and workerpool1-1 and 0 in workerpool0-0; --steps is 8 in workerpool1-1"
-        " and 9 in workerpool0-0: give all replicas the same, or go on with --anyway"
+        "rollcall: --seed is 7 on workerpool1-0 and workerpool1-1, but 0 on workerpool0-0; --steps is 8 on"
+        " workerpool1-1, but 9 on workerpool0-0; use the same on all replicas, or continue with --anyway"
     }
     assert not any(isinstance(error, RollcallError) for error in errors)  # which another start might cure
 
@@ -94,8 +94,8 @@ def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> N
 def test_of_another_strategy_whose_flags_are_others_the_strategy_is_named_alone() -> None:
     errors = refused([{"--strategy": "ddp", "--bucket-cap-mb": "64"}, {"--strategy": "fsdp", "--degree": "None"}])
     assert {*map(str, errors)} == {
-        "rollcall: --strategy is fsdp in workerpool1-0 and ddp in workerpool0-0: give all replicas the same, or go on"
-        " with --anyway"
+        "rollcall: --strategy is fsdp on workerpool1-0, but ddp on workerpool0-0; use the same on all replicas, or"
+        " continue with --anyway"
     }
 
 
@@ -112,13 +112,13 @@ def test_everybody_learns_who_is_absent_within_the_timeout() -> None:
     chief, worker, _, other = clusters(4)
     told = call_all((chief, worker, other), SOON, delays=(0, 0, 0.2))
     assert len(told) == 3
-    assert all(text.startswith("rollcall: workerpool1-1 is absent; 3 of 4 are here") for text in told)
+    assert all(text.startswith("rollcall: workerpool1-1 is absent; 3 of 4 are present") for text in told)
 
 
 def test_several_absent_replicas_are_named_in_order() -> None:
     chief, _, worker, _ = clusters(4)
     for text in call_all((chief, worker), SOON):
-        assert text.startswith("rollcall: workerpool1-0, workerpool1-2 are absent; 2 of 4 are here")
+        assert text.startswith("rollcall: workerpool1-0, workerpool1-2 are absent; 2 of 4 are present")
 
 
 def test_the_absent_are_named_in_the_event_of_everybody() -> None:
@@ -140,7 +140,7 @@ def test_a_chief_that_hangs_up_without_an_answer_is_told_apart_from_an_absent_on
     _, worker = clusters(2)
     with socketserver.TCPServer((worker.chief.host, worker.chief.port), socketserver.BaseRequestHandler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        assert "workerpool0-0, the chief, is here but gave no answer" in call(worker)
+        assert "workerpool0-0, the chief, is present but doesn't respond" in call(worker)
         server.shutdown()
 
 
@@ -153,14 +153,17 @@ def test_a_chief_whose_address_is_taken_says_so() -> None:
     chief, _ = clusters(2)
     with socket.create_server((chief.chief.host, chief.chief.port)):
         who = f"{chief.chief.address}, the address of workerpool0-0"
-        assert f"cannot listen at {who}: Address already in use" in call(chief)
+        assert f"cannot listen on {who}: Address already in use" in call(chief)
 
 
 def test_two_jobs_that_are_mixed_are_told_so_at_once() -> None:
     chief, *_ = clusters(3)
     *_, stray = clusters(3, [chief.chief.address, "127.0.0.1:1", "127.0.0.1:2"])
     told = call_all((chief, stray), PATIENCE)
-    assert all("workerpool1-1 describes another cluster than workerpool0-0; are two jobs mixed?" in t for t in told)
+    assert all(
+        "workerpool1-1 describes another cluster than workerpool0-0; check whether two jobs are mixed" in t
+        for t in told
+    )
 
 
 def test_who_does_not_train_is_not_expected_and_told_so() -> None:
@@ -175,7 +178,7 @@ def test_servers_that_take_part_are_waited_for_and_named_like_the_others() -> No
     chief, worker, server = (replace(chief, name=name, servers=servers) for name in (*names(chief), servers[0].name))
     with ThreadPoolExecutor(3) as pool:
         told = [*pool.map(lambda one: call(one, SOON, servers=servers), (chief, worker, server))]
-    assert all(text.startswith("rollcall: workerpool2-1 is absent; 3 of 4 are here") for text in told)
+    assert all(text.startswith("rollcall: workerpool2-1 is absent; 3 of 4 are present") for text in told)
 
 
 RUBBISH: dict[str, Callable[[socket.socket], object]] = {

@@ -21,9 +21,9 @@ if sys.argv[1] == "with-nccl":
 @pytest.mark.parametrize(
     ("word", "is_chief", "told"),
     [
-        ("with-nccl", True, [("in use", "4 reducers in use (COLLNET_CHAIN; 1 ranks connect)")]),
+        ("with-nccl", True, [("in use", "4 reducers are in use (COLLNET_CHAIN; 1 ranks connect)")]),
         ("with-nccl", False, []),
-        ("without", True, [("not known", "whether 4 reducers are used cannot be told: NCCL has written no log")]),
+        ("without", True, [("not known", "NCCL's log does not show whether the 4 reducers are used: NCCL")]),
     ],
 )
 def test_the_chief_says_whether_reducers_were_used(

@@ -123,7 +123,7 @@ def test_only_the_chief_writes_the_model(program: Any, pool: int, words: str, tm
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     with (
-        pytest.raises(TrainerError, match=f"^{tmp_path} cannot be written .No space left on device.; make space there"),
+        pytest.raises(TrainerError, match=f"^{tmp_path} cannot be written .No space left on device.; free some space"),
         writable.writing(tmp_path),
         open("/dev/full", "w") as file,
     ):
@@ -150,7 +150,7 @@ def test_a_trial_whose_metric_file_is_anothers_ends_before_it_trains(place: Path
     done = run(place, sys.executable, "-c", AS_USER, CLOUD_ML_HP_METRIC_FILE=metrics)
     assert json.loads(done.stdout)["message"] == (
         f"metric file: {metrics} cannot be written (Permission denied: {metrics}, as user {USER}); "
-        "run as root, as the image does, or let this user write there"
+        "run as root, as the image does, or give this user write permission"
     )
     assert (done.returncode, done.stderr, contents(place / "run")) == (1, "", [])
 
@@ -165,5 +165,7 @@ def test_a_disk_that_fills_up_during_the_training_is_one_sentence(place: Path) -
     done = run(place, *FULL_DISK, str(place / "run"), *train)
     said = [json.loads(line)["message"] for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 1, done.stderr
-    assert any(f"{place}/run/checkpoints cannot be written (" in line and "make space there" in line for line in said)
+    assert any(
+        f"{place}/run/checkpoints cannot be written (" in line and "free some space there" in line for line in said
+    )
     assert "Traceback" not in done.stdout + done.stderr

@@ -32,7 +32,7 @@ def test_a_value_that_is_no_number_is_found_wherever_it_is(value: float) -> None
     state = {"model": STATE, "optimizer": {"state.head.weight.exp_avg": moment, "lr": value, "none": torch.ones(0)}}
     assert why_nonfinite(state, ()) == ""
     moment[1, 2] = value
-    assert why_nonfinite(state, ()) == "optimizer.state.head.weight.exp_avg holds values that are no numbers"
+    assert why_nonfinite(state, ()) == "optimizer.state.head.weight.exp_avg contains NaN or infinite values"
 
 
 def test_a_mask_may_be_infinite_and_no_buffer_may_be_nan() -> None:

@@ -51,26 +51,28 @@ def found(folder: Path) -> list[str]:
 
 def test_shards_are_compared_with_what_was_written(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     verify(whole)
-    assert capsys.readouterr().out == f"4 shards, {COUNT + 5} samples: as they were written\n"
+    assert capsys.readouterr().out == f"4 shards, {COUNT + 5} samples: unchanged since they were written\n"
     one, other, gone = sorted(whole.glob("train-*.array_record"))
     flip(one, [120])
     flip(other, [-1])  # padding
     gone.unlink()
-    changed = "is not as it was written; copy it again, or write its set again"
-    assert found(whole) == [f"{one}: {changed}", f"{other}: {changed}", f"{gone}: is missing; copy it again"]
+    changed = "differs from what was written; copy it again, or write the data set again"
+    assert found(whole) == [f"{one} {changed}", f"{other} {changed}", f"{gone} is missing; copy it again"]
 
 
 def test_shards_without_checksums_are_read(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (whole / "train-checksums.json").unlink()
     verify(whole)
-    assert capsys.readouterr().out == f"4 shards, {COUNT + 5} samples: can be read; 3 have no checksum\n"
+    assert capsys.readouterr().out == f"4 shards, {COUNT + 5} samples: readable, but 3 have no checksum\n"
     one, other, gone = sorted(whole.glob("train-*.array_record"))
     gone.unlink()
-    assert found(whole) == [f"{gone.name} is missing: copy or write one whole set, or train on these shards: --anyway"]
+    assert found(whole) == [
+        f"{gone.name} is missing; copy or write one complete set, or train on these shards with --anyway"
+    ]
     one.write_bytes(one.read_bytes()[:-1000])
     flip(other, range(120, 128))  # behind the headers of the file and of its first chunk
     cut, damaged = found(whole)
-    assert cut == f"{one}: is not an ArrayRecord file, or was cut short; write it again"
+    assert cut == f"{one} isn't an ArrayRecord file, or is truncated; write it again"
     assert re.match(rf"{other}: record \d+ is damaged \(", damaged)
 
 
@@ -78,7 +80,7 @@ def test_shards_without_checksums_are_read(whole: Path, capsys: pytest.CaptureFi
 def test_checksums_that_cannot_be_read_are_one_sentence(content: str, whole: Path) -> None:
     (whole / "train-checksums.json").write_text(content)
     (sentence,) = found(whole)
-    assert re.fullmatch(f"{whole}/train-checksums.json: cannot be read (.+); copy it again, or remove it", sentence)
+    assert re.fullmatch(f"{whole}/train-checksums.json cannot be read (.+); copy it again, or remove it", sentence)
 
 
 def test_a_bit_that_flips_is_told_or_changes_no_sample(samples: list[Sample], tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_a_bit_that_flips_is_told_or_changes_no_sample(samples: list[Sample], tm
         except TrainerError as error:
             told = str(error)
         if told:
-            assert re.fullmatch(f"{path}: (record [0-8] is damaged|is not an ArrayRecord file).*", told), place
+            assert re.fullmatch(f"{path}(: record [0-8] is damaged| isn't an ArrayRecord file).*", told), place
         else:
             assert [*map(data.encode, seen)] == [*map(data.encode, samples[:9])], place
 
@@ -193,5 +195,5 @@ def test_a_record_that_decode_fails_for_is_named(
     monkeypatch.setattr(data, "decode", {}.__getitem__)  # as if the team's code looked for what isn't there
     with pytest.raises(KeyError):
         Dataset(whole, "train").samples([5])
-    said = f"{whole}/train-00000-of-00003.array_record: decode() of trainer/data.py fails for record 5"
+    said = f"{whole}/train-00000-of-00003.array_record: decode() in trainer/data.py fails for record 5"
     assert said in capsys.readouterr().out

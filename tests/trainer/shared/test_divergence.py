@@ -64,7 +64,7 @@ def test_all_are_named_where_none_is_like_most() -> None:
 def test_a_run_goes_on_anyway_where_it_is_told_to(capsys: pytest.CaptureFixture[str]) -> None:
     anyway = replace(JOB, config=Config(anyway=True))
     require_no_divergence(anyway, 40, "", NAMES, [{"head": 1}, {"head": 2}, {"head": 1}])
-    told = "after step 40, workerpool1-0 has diverged from the others in head: going on, by --anyway"
+    told = "after step 40, workerpool1-0 has diverged from the others in head; continuing because of --anyway"
     assert told in capsys.readouterr().out
 
 

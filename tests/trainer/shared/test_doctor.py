@@ -19,7 +19,7 @@ from tests.training import DEADLINE, FLAGS, PROJECT, SETTINGS, job
 from vertex_launch.local.running.hosts import free_addresses
 
 BEGINS_WITH_THE_DOCTOR = ["bash", "-c", 'python -m trainer.doctor && exec python -m trainer.task "$@"', "bash"]
-STATES = ("ok", "not looked at", "warning", "fault")
+STATES = ("ok", "skipped", "warning", "error")
 FOUR_GPUS = 'mount -t tmpfs none /dev && mkdir /dev/shm && for i in 0 1 2 3; do :>/dev/nvidia$i; done && exec "$0" "$@"'
 SMALL_DISKS = 'mount -t tmpfs -o size=1m none /dev/shm && mount -t tmpfs -o ro none "$0" && exec "$@"'
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
@@ -80,14 +80,14 @@ def look(folder: Path, env: dict[str, str], *before: str) -> tuple[int, list[str
 
 
 def faults(lines: list[str]) -> list[str]:
-    return [line for line in lines if line.startswith("fault: ")]
+    return [line for line in lines if line.startswith("error: ")]
 
 
 def test_without_a_job_the_doctor_says_what_it_can_and_leaves_nothing_behind(tmp_path: Path) -> None:
     code, lines = look(tmp_path, {})
     assert (code, [*tmp_path.iterdir()]) == (0, [])
-    assert "not looked at: variables, this is no job: CLUSTER_SPEC is not set" in lines
-    assert "not looked at: names and ports, workerpool0-0 meets no other replica" in lines
+    assert "skipped: variables, because this is not a job: CLUSTER_SPEC is not set" in lines
+    assert "skipped: names and ports, because workerpool0-0 connects to no other replica" in lines
     assert any(line.startswith(("ok: disk: .: writes ", "warning: disk: .: writes ")) for line in lines)
     assert all(line.startswith(STATES) for line in lines)
 
@@ -96,11 +96,11 @@ def test_a_name_without_address_is_a_fault_of_its_own_replica_and_a_warning_to_o
     addresses = (*free_addresses(1), "no-such-host.invalid:2222")
     code, lines = look(tmp_path, of_job(*addresses))
     assert (code, faults(lines)) == (0, [])
-    who = "workerpool1-0 has no address at no-such-host.invalid:2222"
-    assert f"warning: peers: {who}; if the machine is still to come, the roll call waits for it" in lines
+    who = "workerpool1-0 has no IP address at no-such-host.invalid:2222"
+    assert f"warning: peers: {who}; if the machine hasn't started yet, the roll call waits for it" in lines
     code, lines = look(tmp_path, of_job(*addresses, rank=1))
-    own = "fault: names: no-such-host.invalid, this replica, has no address; "
-    assert (code, faults(lines)) == (1, [f"{own}look at CLUSTER_SPEC and at /etc/hosts here"])
+    own = "error: names: no-such-host.invalid, this replica, has no IP address; "
+    assert (code, faults(lines)) == (1, [f"{own}check CLUSTER_SPEC and this machine's /etc/hosts"])
 
 
 def test_a_port_that_another_program_has_is_a_fault_of_the_chief(tmp_path: Path) -> None:
@@ -108,27 +108,30 @@ def test_a_port_that_another_program_has_is_a_fault_of_the_chief(tmp_path: Path)
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, (fault,) = (done := look(tmp_path, of_job(address, *free_addresses(1))))[0], faults(done[1])
     assert code == 1
-    taken_by = f"rollcall: cannot listen at {address}, the address of workerpool0-0: Address already in use"
-    assert fault == f"fault: ports: {taken_by}; end the program that has it, or start the job again"
+    taken_by = f"rollcall: cannot listen on {address}, the address of workerpool0-0: Address already in use"
+    assert fault == f"error: ports: {taken_by}; stop the program that uses the port, or start the job again"
 
 
 def test_fewer_gpus_than_the_job_pays_for_are_a_fault(tmp_path: Path) -> None:
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     code, lines = look(tmp_path, of_job(*free_addresses(2), gpus=8) | hidden)
     assert code == 1
-    assert faults(lines)[0].startswith("fault: GPUs: the job's machineSpec has 8, and usable here are 0 of ")
+    assert faults(lines)[0].startswith("error: GPUs: the job's machineSpec has 8, but only 0 of ")
     for laptop in ({"GCS_MOUNT": str(tmp_path)}, {}):
         code, lines = look(tmp_path, of_job(*free_addresses(2), gpus=8 if laptop else 0) | hidden | laptop)
         assert code == 0
-        assert any(line.startswith("not looked at: GPUs, this machine has none") for line in lines)
+        assert any(line.startswith("skipped: GPUs, because this machine has none") for line in lines)
 
 
 def test_a_clock_that_is_off_is_a_warning(tmp_path: Path, yesterday: str) -> None:
     code, lines = look(tmp_path, of_job(*free_addresses(2)) | {"GCE_METADATA_HOST": yesterday})
     (line,) = (line for line in lines if "clock: " in line)
     assert code == 0
-    assert line.startswith("warning: clock: ahead of the metadata server's by ")
-    assert line.endswith(" s; logins may be refused: start the job again, for another machine")
+    assert line.startswith("warning: clock: ")
+    assert line.endswith(
+        " s ahead of the metadata server's clock; credentials may be rejected: start the job again to get another"
+        " machine"
+    )
 
 
 @as_root
@@ -141,7 +144,7 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     env = {"GCS_MOUNT": str(tmp_path / "mount"), "AIP_CHECKPOINT_DIR": "gs://b/run", "CUDA_VISIBLE_DEVICES": ""}
     code, lines = look(tmp_path, env, *disks)
     cure = "choose an output folder on a disk that is not read-only"
-    fault = f"fault: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
+    fault = f"error: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
     assert (code, faults(lines)) == (1, [fault])
     small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48: give the container more"
     assert any(line.startswith(small) for line in lines)
@@ -155,8 +158,8 @@ def test_gpus_that_a_variable_hides_are_counted(tmp_path: Path) -> None:
     env = of_job(*free_addresses(2), gpus=4, is_text=True)
     for shown, code in ({}, 0), ({"CUDA_VISIBLE_DEVICES": "0,1"}, 1):
         told, lines = look(tmp_path, env | shown, *gpus)
-        hidden = "the job's machineSpec has 4, and usable here are 2 of 4; leave CUDA_VISIBLE_DEVICES unset"
-        assert (told, faults(lines)) == (code, [f"fault: GPUs: {hidden}"] if shown else [])
+        hidden = "the job's machineSpec has 4, but only 2 of 4 are usable; leave CUDA_VISIBLE_DEVICES unset"
+        assert (told, faults(lines)) == (code, [f"error: GPUs: {hidden}"] if shown else [])
         assert ("ok: GPUs: 4 usable" in lines) != bool(shown)
 
 
@@ -174,7 +177,7 @@ def test_a_driver_that_is_older_than_the_cuda_of_the_image_needs_is_a_fault(tmp_
     kernel.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n")
     (fault,) = faults(look(tmp_path, {}, *proc)[1])
     why = "this image is made for GPUs (CUDA 13.0.96, which needs driver 580 or newer): the driver is 535.104.05; build"
-    assert fault.startswith(f"fault: driver: no usable GPU, but {why} the image with an older CUDA")
+    assert fault.startswith(f"error: driver: no usable GPU, but {why} the image with an older CUDA")
     kernel.write_text(kernel.read_text().replace("535.104.05", "580.65.06"))
     assert "ok: driver 580.65.06, CUDA 13.0.96, NCCL 2.29.7" in look(tmp_path, {}, *proc)[1]
 
@@ -216,5 +219,5 @@ def test_a_fault_ends_a_replica_before_it_trains(tmp_path: Path) -> None:
         timeout=DEADLINE,
     )
     assert done.returncode == 1
-    assert "fault: names: no-such-host.invalid, this replica, has no address" in done.stdout.splitlines()[-1]
+    assert "error: names: no-such-host.invalid, this replica, has no IP address" in done.stdout.splitlines()[-1]
     assert "Traceback" not in done.stdout + done.stderr

@@ -139,7 +139,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_skipped(
     one = Late(tmp_path)
     one.follow(20)
     assert list(one.told) == [20]
-    assert "step-000000010: it was removed while it was read" in capsys.readouterr().out
+    assert "step-000000010: it was removed during the evaluation" in capsys.readouterr().out
 
 
 def test_a_whole_checkpoint_that_cannot_be_read_is_an_error_after_some_attempts(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_no_checkpoint_for_too_long_ends_it_with_a_sentence(tmp_path: Path, caps
     Following(tmp_path).follow(10, timeout=0.1)
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["severity"] == "WARNING"
-    assert "within 0.1 s; the evaluator ends, the training goes on" in said["message"]
+    assert "for 0.1 s; the evaluator stops, but the job continues" in said["message"]
 
 
 @pytest.fixture(scope="module")
@@ -260,8 +260,8 @@ def test_an_evaluator_that_is_stopped_says_so_and_ends(tmp_path: Path) -> None:
 def test_a_second_evaluator_and_pool_3_with_the_trainers_command_are_told_what_to_write(tmp_path: Path) -> None:
     pools = {"workerpool0": ["a:1"], "workerpool3": ["b:1", "c:1"]}
     for program, index, words in (
-        ("evaluator", 1, "workerpool3-1: one evaluator scores all checkpoints; set replicaCount of pool 3 to 1"),
-        ("task", 0, "workerpool3-0: only pools 0 and 1 train; give this pool a command of its own: an evaluator's"),
+        ("evaluator", 1, "workerpool3-1: a single evaluator scores all checkpoints; set pool 3's replicaCount to 1"),
+        ("task", 0, "workerpool3-0: only pools 0 and 1 train; use the evaluator's command in pool 3"),
     ):
         spec = json.dumps({"cluster": pools, "task": {"type": "workerpool3", "index": index}})
         environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(PROJECT), "CLUSTER_SPEC": spec}

@@ -48,7 +48,8 @@ def refused(present: Fingerprint, folder: Path | None = None) -> str:
 
 def test_a_shard_that_the_names_of_others_promise_is_named() -> None:
     assert refused(replace(WHOLE, train=without(1))) == (
-        "train-00001-of-00004.array_record is missing: copy or write one whole set, or train on these shards: --anyway"
+        "train-00001-of-00004.array_record is missing; copy or write one complete set, or train on these shards with"
+        " --anyway"
     )
     two = without(0).keys() & without(3).keys()
     assert "train-00000-of-00004.array_record is missing (and 1 more)" in refused(
@@ -67,14 +68,14 @@ def test_any_name_will_do(names: list[str]) -> None:
 def test_two_sets_of_shards_in_one_folder_are_refused() -> None:
     eight = {f"train-{number:05d}-of-00008.array_record": (500, 15) for number in range(8)}
     assert refused(replace(WHOLE, train=FOUR | eight)) == (
-        "train has shards of two sets, -of-00004 and -of-00008: copy or write one whole set, or train on these shards:"
-        " --anyway"
+        "train has shards of two sets, -of-00004 and -of-00008; copy or write one complete set, or train on these"
+        " shards with --anyway"
     )
 
 
 def test_a_shard_without_records_is_named_unless_there_are_too_few_for_all() -> None:
     name = "train-00002-of-00004.array_record"
-    assert f"{name} holds no record: " in refused(replace(WHOLE, train=FOUR | {name: (20, 0)}))
+    assert f"{name} contains no records; " in refused(replace(WHOLE, train=FOUR | {name: (20, 0)}))
     few = replace(WHOLE, train=dict.fromkeys(FOUR, (20, 0)) | {name: (30, 3)})
     require_unchanged(few, None, anyway=False, is_chief=True)
 
@@ -84,14 +85,14 @@ def test_other_samples_than_those_of_the_checkpoint_are_refused(tmp_path: Path) 
     require_unchanged(WHOLE, tmp_path, anyway=False, is_chief=True)
     name = "train-00003-of-00004.array_record"
     assert refused(replace(WHOLE, global_batch=48, seed=1), tmp_path) == (
-        "--global-batch was 24, and is 48; --seed was 0, and is 1: "
-        f"bring back what {tmp_path.name} was trained with, or go on all the same: --anyway"
+        "--global-batch was 24 and is now 48; --seed was 0 and is now 1; "
+        f"restore the data and flags of {tmp_path.name}, or continue with --anyway"
     )
-    assert f"{name} had 30 records in 1000 bytes, and has 29 in 999: " in refused(
+    assert f"{name} had 30 records in 1000 bytes, and now has 29 in 999; " in refused(
         replace(WHOLE, train=FOUR | {name: (999, 29)}), tmp_path
     )
-    assert f"{name} is gone; {name} is missing: bring back" in refused(replace(WHOLE, train=without(3)), tmp_path)
-    assert "train-more.array_record is new: " in refused(
+    assert f"{name} is gone; {name} is missing; restore the" in refused(replace(WHOLE, train=without(3)), tmp_path)
+    assert "train-more.array_record is new; " in refused(
         replace(WHOLE, train=FOUR | {"train-more.array_record": (1, 1)}), tmp_path
     )
 
@@ -104,7 +105,7 @@ def test_a_shard_with_other_records_of_the_same_size_is_refused(tmp_path: Path) 
         found.append(replace(WHOLE, train=Dataset(tmp_path, "train").described()))
     assert {Dataset(tmp_path, "train").shards[name]} == {one.train[name][:2] for one in found}
     found[0].keep(tmp_path)
-    assert refused(found[1], tmp_path).startswith(f"{name} has other records than it had: bring back")
+    assert refused(found[1], tmp_path).startswith(f"{name} now has different records; restore")
     replace(found[0], train={name: found[0].train[name][:2]}).keep(tmp_path)  # of an older version
     require_unchanged(found[1], tmp_path, anyway=False, is_chief=True)
 
@@ -118,7 +119,7 @@ def test_a_shard_with_other_records_in_its_middle_is_refused_where_checksums_wer
         found.append(replace(WHOLE, train=Dataset(tmp_path, "train").described()))
     assert found[0].train[name][:3] == found[1].train[name][:3]
     found[0].keep(tmp_path)
-    assert refused(found[1], tmp_path).startswith(f"{name} has other records than it had: bring back")
+    assert refused(found[1], tmp_path).startswith(f"{name} now has different records; restore")
     (tmp_path / "train-checksums.json").unlink()
     require_unchanged(
         replace(WHOLE, train=Dataset(tmp_path, "train").described()), tmp_path, anyway=False, is_chief=True
@@ -127,7 +128,9 @@ def test_a_shard_with_other_records_in_its_middle_is_refused_where_checksums_wer
 
 def test_other_flags_of_the_model_are_refused_also_where_all_shapes_are_alike(tmp_path: Path) -> None:
     replace(WHOLE, model={"heads": "4"}).keep(tmp_path)
-    assert refused(replace(WHOLE, model={"heads": "2", "new": "1"}), tmp_path).startswith("--heads was 4, and is 2: ")
+    assert refused(replace(WHOLE, model={"heads": "2", "new": "1"}), tmp_path).startswith(
+        "--heads was 4 and is now 2; "
+    )
 
 
 def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
@@ -135,7 +138,7 @@ def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
     forty.mkdir()
     WHOLE.keep(forty)
     forty.rename(fifty)
-    assert refused(WHOLE, fifty).startswith(f"{fifty.name} is {forty.name} under another name: ")
+    assert refused(WHOLE, fifty).startswith(f"{fifty.name} is {forty.name} under another name; ")
 
 
 def test_a_checkpoint_of_an_older_version_is_compared_with_nothing(
@@ -169,8 +172,10 @@ def test_processes_that_see_other_samples_are_named(tmp_path: Path) -> None:
     digests = [Data(job).fingerprint.digest for job in jobs]
     with pytest.raises(TrainerError) as told:
         require_same(jobs[0], digests)
-    assert str(told.value).startswith("workerpool1-0 sees other training samples than workerpool0-0: 40 in 2 shards, ")
-    assert str(told.value).endswith(" (and 1 more): give all replicas the same data, or go on with --anyway")
+    assert str(told.value).startswith(
+        "workerpool1-0 and workerpool0-0 see different training samples: 40 in 2 shards, "
+    )
+    assert str(told.value).endswith(" (and 1 more); give all replicas the same data, or continue with --anyway")
     require_same(jobs[3], digests)
     require_same(jobs[0], [digests[0], digests[3], digests[3], digests[0]])
 
@@ -179,7 +184,7 @@ def test_a_batch_that_lacks_samples_is_refused(tmp_path: Path, monkeypatch: pyte
     shards.write(EXAMPLES[EXAMPLE]()["train"][:40], tmp_path, "train", shard_count=2)
     collate = data.collate
     monkeypatch.setattr(data, "collate", lambda samples, config: collate(samples[1:], config))
-    with pytest.raises(TrainerError, match=r"makes 23 inputs of 24 samples; it must keep each, in their order"):
+    with pytest.raises(TrainerError, match=r"returns 23 inputs for 24 samples; keep all samples, in their order"):
         Dataset(tmp_path, "train").batch(range(24), Config())
 
 
@@ -210,10 +215,13 @@ def test_a_run_resumes_with_its_own_samples_alone(tmp_path: Path) -> None:
     assert [*json.loads((root / "step-000000002" / FILE).read_text())["train"]] == [*FOUR]
     code, said = run(tmp_path, "--steps", "4", "--global-batch", "48", "--learning-rate", "1e-4")
     assert code == 1
-    assert any(text.startswith("--global-batch was 96, and is 48: bring back what step-000000002 was") for text in said)
+    assert any(
+        text.startswith("--global-batch was 96 and is now 48; restore the data and flags of step-000000002")
+        for text in said
+    )
     code, said = run(tmp_path, "--steps", "4", "--global-batch", "48", "--learning-rate", "1e-4", "--anyway")
     assert code == 0, said
-    assert "--global-batch was 96, and is 48: going on, by --anyway" in said
+    assert "--global-batch was 96 and is now 48; continuing because of --anyway" in said
     (tmp_path / "set/train-00002-of-00004.array_record").unlink()
     code, said = run(tmp_path, "--steps", "6", "--global-batch", "48")
     assert code == 1

@@ -87,7 +87,7 @@ def test_a_second_job_refuses_with_the_first_ones_name_and_the_first_goes_on(tmp
             told = says(second)
         assert told.startswith(f"{root} is in use by job first on ")
         assert " UTC (renewed " in told
-        assert told.endswith(" s ago); choose another output folder, or wait until it ends")
+        assert told.endswith(" s ago); choose another output folder, or wait until that job ends")
         assert leave(first) == 0
     assert list(tmp_path.iterdir()) == []
 
@@ -134,7 +134,7 @@ def test_an_exception_frees_the_folder(tmp_path: Path) -> None:
 def test_a_claim_of_another_machine_expires_unless_it_is_renewed(tmp_path: Path) -> None:
     folder = foreign(tmp_path / "checkpoints")
     with chief(folder.parent, "second", expire=1) as second:
-        assert "looking for up to 1 s whether job far on elsewhere still writes there" in says(second)
+        assert "checking for up to 1 s whether job far on elsewhere still writes there" in says(second)
         assert says(second) == "holds"
         assert not list(folder.glob("far.*"))
 
@@ -152,7 +152,7 @@ def test_a_claim_from_before_this_machine_was_booted_expires_at_once_unless_it_w
         assert leave(second) == 0
     folder = foreign(tmp_path / "checkpoints", host=platform.node())
     with chief(folder.parent, "second", expire=1) as second:
-        assert f"looking for up to 1 s whether job far on {platform.node()} still writes there" in says(second)
+        assert f"checking for up to 1 s whether job far on {platform.node()} still writes there" in says(second)
 
 
 def test_a_claim_of_another_machine_that_is_renewed_counts_whatever_its_clock_says(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
     ("flags", "words"),
     [
         (("--data", "gs://b/d"), "--data gs://b/d: there is no folder nowhere/b/d; write shards there with "),
-        (("--micro-batches", "0"), "--micro-batches is 0, must be at least 1"),
+        (("--micro-batches", "0"), "--micro-batches is 0, but must be at least 1"),
     ],
 )
 def test_what_cannot_be_described_is_one_sentence(

@@ -72,7 +72,7 @@ def test_a_model_that_exits_with_0_is_no_success(tmp_path: Path, monkeypatch: py
     change(tmp_path / "project", "trainer/model.py", LEAVES, monkeypatch)
     run = train(tmp_path, 1, "--steps", "20")
     assert run.code == 1, run.output
-    assert "workerpool0-0: a training process ended with code 0 before the training did" in run.output
+    assert "workerpool0-0: a training process exited with code 0 before the training was complete" in run.output
 
 
 def test_a_run_that_has_taken_more_steps_than_it_is_to_take_is_refused(whole: Run) -> None:
@@ -80,7 +80,8 @@ def test_a_run_that_has_taken_more_steps_than_it_is_to_take_is_refused(whole: Ru
     refused = train(whole.folder, 1, "--steps", "19")
     assert refused.code == 1
     assert (
-        "--steps is 19, and the run has taken 20 already; raise it, or begin anew: here with --fresh" in refused.output
+        "--steps is 19, but the run has already taken 20; raise --steps, or start over: use --fresh locally"
+        in refused.output
     )
     assert model == {path: path.stat().st_mtime_ns for path in (whole.output_folder / "model").iterdir()}
 

@@ -18,12 +18,12 @@ def test_instances_are_answered_by_as_many_predictions() -> None:
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        (b"{", "this is no request"),
-        (b"[]", "this is no request"),
-        (b'{"instances": [[1, 2], [3]]}', "this is no request"),
-        (b'{"instances": [["a", "b"]]}', "this is no request"),
-        (b'{"instances": []}', "the instances are of shape (0,), must be (any, 2)"),
-        (b'{"instances": [[1, 2, 3]]}', "the instances are of shape (1, 3), must be (any, 2)"),
+        (b"{", "the request is not valid"),
+        (b"[]", "the request is not valid"),
+        (b'{"instances": [[1, 2], [3]]}', "the request is not valid"),
+        (b'{"instances": [["a", "b"]]}', "the request is not valid"),
+        (b'{"instances": []}', "the instances have the shape (0,), but must have the shape (any, 2)"),
+        (b'{"instances": [[1, 2, 3]]}', "the instances have the shape (1, 3), but must have the shape (any, 2)"),
     ],
 )
 def test_what_is_wrong_with_a_request_is_said(body: bytes, fault: str) -> None:
@@ -47,5 +47,5 @@ def test_the_service_says_where_the_model_is_and_where_it_asks() -> None:
     assert from_env([], service) == Container("gs://b/model", 80, "/h", "/p", "0.0.0.0")
     assert from_env([], service | {"GCS_MOUNT": "/here"}).host == "127.0.0.1"  # a laptop's
     assert from_env(["output/model"], {}) == Container("output/model")
-    with pytest.raises(TrainerError, match="no model is named"):
+    with pytest.raises(TrainerError, match="no model is specified"):
         from_env([], {})

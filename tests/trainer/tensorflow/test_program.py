@@ -8,7 +8,7 @@ import pytest
 
 from tests.training import DEADLINE, PROJECT
 
-EARLY = "workerpool0-0: a training process ended with code 0 before the training did"
+EARLY = "workerpool0-0: a training process exited with code 0 before the training was complete"
 
 
 def start(body: str, success: str = "program.FINISHED") -> "subprocess.Popen[str]":

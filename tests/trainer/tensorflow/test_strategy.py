@@ -202,7 +202,7 @@ def test_micro_batches_drop_their_own_numbers(folder: Path) -> None:
 def test_layers_are_split_evenly_and_in_order() -> None:
     assert placement.even(5, ["a", "b"]) == ["a", "a", "a", "b", "b"]
     assert placement.even(4, ["a", "b", "c"]) == ["a", "a", "b", "c"]
-    with pytest.raises(TrainerError, match="--degree is 5, must be at most the 4 blocks of tiny"):
+    with pytest.raises(TrainerError, match="--degree is 5, but must be at most the 4 blocks of tiny"):
         model.build(CONFIG, batch(1), devices=["CPU:0"] * 5)
 
 
@@ -225,7 +225,7 @@ def test_before_the_roll_call_a_model_whose_layers_cannot_be_placed_is_refused(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ("--strategy model_parallel --degree 0", "--degree is 0, must be at least 1"),
+        ("--strategy model_parallel --degree 0", "--degree is 0, but must be at least 1"),
         ("--degree 2", "--degree is for model_parallel, not for --strategy multi_worker_mirrored"),
         (
             "--strategy=parameter_server --bytes-per-pack 5",

@@ -1,7 +1,7 @@
-"""python -m trainer.doctor: look at a replica's machine before the training, and say a line for each thing.
+"""Checks a replica's machine before the training (python -m trainer.doctor), with a line per check.
 
-A line begins with ok, warning, fault or `not looked at`; a fault has a cure, and exit code 1. The doctor needs no
-framework, no GPU and no job.
+Each line begins with ok, skipped, warning, or error. A line with an error contains a fix. If there is an error, the
+exit code is 1. The doctor needs no framework, no GPU, and no job.
 """
 
 import contextlib
@@ -27,20 +27,20 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import exit_code, say
 from trainer.vertex.storage import FOLDERS, Storage
 
-Findings: TypeAlias = Iterator[tuple[str, str]]  # a state, and a sentence about one thing
+Findings: TypeAlias = Iterator[tuple[str, str]]  # a state, and a sentence about one check
 
-OK, SKIPPED, WARNING, FAULT = "ok", "not looked at", "warning", "fault"
-ANSWER_SECONDS = 1.0  # of a peer, and of the metadata server
+OK, SKIPPED, WARNING, FAULT = "ok", "skipped", "warning", "error"
+ANSWER_SECONDS = 1.0  # timeout for a peer and for the metadata server
 METADATA, CLOCK_SECONDS = "169.254.169.254", 10  # Source: Compute Engine documentation, "About VM metadata", 2026
-# MiB free: docker gives 64, and several GPUs want 1 GiB. Source: NCCL documentation, "Troubleshooting".
+# Free MiB: docker provides 64, and several GPUs need 1 GiB. Source: NCCL documentation, "Troubleshooting".
 SHARED_MEMORY, LEAST_MIB, GPUS_MIB = Path("/dev/shm"), 48, 1024
-PROBE_MB, SLOW_MB = 16, 10  # written for a test; per second, below which a checkpoint of 1 GB takes minutes
-NO_ADDRESS, RESTART = "has no address", "start the job again, for another machine"
+PROBE_MB, SLOW_MB = 16, 10  # size of the test file; MB/s, below which a checkpoint of 1 GB takes minutes
+NO_ADDRESS, RESTART = "has no IP address", "start the job again to get another machine"
 
 
 @dataclass(frozen=True)
 class Replica:
-    """Machines, outputs and variables of a replica, known before its machine is looked at."""
+    """A replica's cluster, outputs, and environment variables, which are known before its machine is checked."""
 
     cluster: Cluster
     storage: Storage
@@ -48,17 +48,17 @@ class Replica:
 
     @property
     def gpus(self) -> int:
-        """GPUs of this machine that CUDA_VISIBLE_DEVICES does not hide."""
+        """The number of GPUs on this machine that CUDA_VISIBLE_DEVICES doesn't hide."""
         listed = self.environ.get("CUDA_VISIBLE_DEVICES")
         shown = [word for word in (listed or "").split(",") if word.strip() not in ("", "-1")]
         return _devices() if listed is None else min(_devices(), len(shown))
 
     @property
     def gpus_wanted(self) -> int:
-        """acceleratorCount of this machine, by the job in CLUSTER_SPEC; 0 where that does not tell, and on a laptop."""
+        """The machine's acceleratorCount in CLUSTER_SPEC. It is 0 if it isn't set, and in the local Vertex."""
         with contextlib.suppress(LookupError, TypeError, ValueError):
             job = json.loads(self.environ["CLUSTER_SPEC"])["job"]
-            # Nobody documents whether this is a text, and whether it has workerPoolSpecs or worker_pool_specs.
+            # It isn't documented whether this is a string, and whether it has workerPoolSpecs or worker_pool_specs.
             text = job if isinstance(job, str) else json.dumps(job)
             pools = json.loads(text.replace("_", "").lower())["workerpoolspecs"]
             wanted = pools[int(self.cluster.name[len("workerpool")])]["machinespec"]["acceleratorcount"]
@@ -67,7 +67,7 @@ class Replica:
 
 
 def run(environ: Mapping[str, str]) -> None:
-    """Look, and say all that was found, faults last. Raises TrainerError for faults."""
+    """Run all checks, and print the findings, errors last. Raises TrainerError if there are errors."""
     replica = Replica(spec.from_env(environ), storage.from_env(environ), environ)
     found = [pair for check in CHECKS for pair in check(replica)]
     for state, text in found:
@@ -80,9 +80,9 @@ def run(environ: Mapping[str, str]) -> None:
 def variables(replica: Replica) -> Findings:
     missing = ", ".join(name for name in FOLDERS.values() if not replica.environ.get(name))
     if "CLUSTER_SPEC" not in replica.environ:
-        yield SKIPPED, "variables, this is no job: CLUSTER_SPEC is not set"
+        yield SKIPPED, "variables, because this is not a job: CLUSTER_SPEC is not set"
     elif missing:
-        yield WARNING, f"variables: no {missing}: outputs end with this machine; add baseOutputDirectory to the job"
+        yield WARNING, f"variables: no {missing}, so outputs are lost with this machine; set baseOutputDirectory"
     else:
         job = replica.environ.get("CLOUD_ML_JOB_ID") or "without CLOUD_ML_JOB_ID"
         yield OK, f"variables: {replica.cluster.name} of job {job}, with {', '.join(FOLDERS.values())}"
@@ -92,53 +92,53 @@ def network(replica: Replica) -> Findings:
     nodes = (*replica.cluster.nodes, *replica.cluster.servers)
     own = next((node for node in nodes if node.name == replica.cluster.name), None)
     if own is None or len(nodes) == 1:
-        return (yield SKIPPED, f"names and ports, {replica.cluster.name} meets no other replica")
+        return (yield SKIPPED, f"names and ports, because {replica.cluster.name} connects to no other replica")
     with ThreadPoolExecutor(256) as pool:
         lost = {node: why for node, why in zip(nodes, pool.map(_why_lost, nodes), strict=True) if why}
     if own_lost := lost.pop(own, "") == NO_ADDRESS:
-        yield FAULT, f"names: {own.host}, this replica, {NO_ADDRESS}; look at CLUSTER_SPEC and at /etc/hosts here"
+        yield FAULT, f"names: {own.host}, this replica, {NO_ADDRESS}; check CLUSTER_SPEC and this machine's /etc/hosts"
     if lost:
         who = ", ".join(f"{node.name} {why} at {node.address}" for node, why in lost.items())
-        yield WARNING, f"peers: {who}; if the machine is still to come, the roll call waits for it"
+        yield WARNING, f"peers: {who}; if the machine hasn't started yet, the roll call waits for it"
     elif not own_lost:
-        yield OK, f"names and peers: {len(nodes)} of {len(nodes)} have an address and answer"
+        yield OK, f"names and peers: {len(nodes)} of {len(nodes)} have an IP address and respond"
     try:
         rollcall.listen(own).close()
         yield OK, f"ports: {own.address} is free"
     except rollcall.RollcallError as error:  # not every framework has workers listen
         state = FAULT if own == replica.cluster.chief else WARNING
-        yield state, f"ports: {error}; end the program that has it, or start the job again"
+        yield state, f"ports: {error}; stop the program that uses the port, or start the job again"
 
 
 def _why_lost(node: Node) -> str:
-    """Return why a machine cannot be reached. One that is there refuses where nobody listens yet."""
+    """Return why a machine can't be reached. A machine that runs but doesn't listen yet refuses the connection."""
     try:
         socket.create_connection((node.host, node.port), ANSWER_SECONDS).close()
     except (socket.gaierror, UnicodeError):
         return NO_ADDRESS
     except OSError as error:
-        return "" if isinstance(error, ConnectionError) else "does not answer"
+        return "" if isinstance(error, ConnectionError) else "does not respond"
     return ""
 
 
 def clock(replica: Replica) -> Findings:
     if replica.storage.emulated or "CLUSTER_SPEC" not in replica.environ:
-        return (yield SKIPPED, "clock, this is no machine of Vertex AI")
+        return (yield SKIPPED, "clock, because this is not a Vertex AI machine")
     host = replica.environ.get("GCE_METADATA_HOST") or METADATA
     try:
         with contextlib.closing(http.client.HTTPConnection(host, timeout=ANSWER_SECONDS)) as connection:
             connection.request("HEAD", "/")
             told = parsedate_to_datetime(connection.getresponse().headers["Date"] or "").timestamp()
     except (OSError, http.client.HTTPException, TypeError, ValueError):
-        return (yield SKIPPED, f"clock, no metadata server tells the time at {host}")
+        return (yield SKIPPED, f"clock, because no metadata server at {host} returns the time")
     ahead = round(time.time() - told)  # the header has whole seconds
-    text = f"clock: ahead of the metadata server's by {ahead} s"
-    yield _rated(text, abs(ahead) <= CLOCK_SECONDS, f"logins may be refused: {RESTART}")
+    text = f"clock: {ahead} s ahead of the metadata server's clock"
+    yield _rated(text, abs(ahead) <= CLOCK_SECONDS, f"credentials may be rejected: {RESTART}")
 
 
 def shared_memory(replica: Replica) -> Findings:
     if not SHARED_MEMORY.exists():
-        return (yield SKIPPED, f"shared memory, this machine has no {SHARED_MEMORY}")
+        return (yield SKIPPED, f"shared memory, because this machine has no {SHARED_MEMORY}")
     free = shutil.disk_usage(SHARED_MEMORY).free >> 20
     user, needed = ("several GPUs", GPUS_MIB) if replica.gpus > 1 else ("--data-processes", LEAST_MIB)
     cure = f"{user} may need {needed}: give the container more (docker --shm-size)"
@@ -149,18 +149,18 @@ def gpus(replica: Replica) -> Findings:
     usable, wanted, there = replica.gpus, replica.gpus_wanted, _devices()
     if usable < wanted:
         cure = "leave CUDA_VISIBLE_DEVICES unset" if there >= wanted else RESTART
-        yield FAULT, f"GPUs: the job's machineSpec has {wanted}, and usable here are {usable} of {there}; {cure}"
+        yield FAULT, f"GPUs: the job's machineSpec has {wanted}, but only {usable} of {there} are usable; {cure}"
     else:
-        none = f"GPUs, this machine has none{' that CUDA_VISIBLE_DEVICES shows' if there else ''}"
+        none = f"GPUs, because this machine has none{' that CUDA_VISIBLE_DEVICES lists' if there else ''}"
         yield (OK, f"GPUs: {usable} usable") if usable else (SKIPPED, none)
 
 
 def cuda(_: Replica) -> Findings:
     installed, version = driver.installed(), driver.wheel("nvidia-cuda-runtime")
     if not installed:
-        yield SKIPPED, "driver, this machine has none"
-    elif not version:  # as in some of Google's images, which have CUDA without wheels
-        yield WARNING, f"driver: {installed}, and no wheel of CUDA; build the image with it, or training may be on CPUs"
+        yield SKIPPED, "driver, because this machine has none"
+    elif not version:  # some of Google's images contain CUDA without wheels
+        yield WARNING, f"driver: {installed}, but no CUDA wheel; add the wheel to the image, or training may use CPUs"
     elif driver.is_too_old(installed, version):
         yield FAULT, f"driver: {driver.why_no_gpu(version, installed)}"
     else:
@@ -169,9 +169,9 @@ def cuda(_: Replica) -> Findings:
 
 def plug_in(replica: Replica) -> Findings:
     if not replica.cluster.servers or not replica.gpus:
-        return (yield SKIPPED, "NCCL's plug-in, there are no reducers or no GPUs")
+        return (yield SKIPPED, "NCCL's plug-in, because there are no reducers or no GPUs")
     why = reducers.verdict() or ("; ".join(nccl.ALGO_FORCED) if "NCCL_ALGO" in replica.environ else "")
-    yield (WARNING, f"reducers: {why}") if why else (OK, "reducers: nothing is known that keeps NCCL from them")
+    yield (WARNING, f"reducers: {why}") if why else (OK, "reducers: no known problem keeps NCCL from using them")
 
 
 def outputs(replica: Replica) -> Findings:
@@ -184,14 +184,14 @@ def outputs(replica: Replica) -> Findings:
 
 
 def _speed(folder: Path) -> tuple[str, str]:
-    """Write a file, read it, as that is a right of its own, and delete it; a mounted bucket uploads it at fsync."""
+    """Write, read, and delete a file. Reading needs its own permission, and a mounted bucket uploads at fsync."""
     with writable.writing(folder), tempfile.NamedTemporaryFile(prefix=writable.PROBE, dir=folder) as file:
         began = time.monotonic()
         file.write(bytes(PROBE_MB * 10**6))
         os.fsync(file.fileno())
         rate = PROBE_MB / (time.monotonic() - began)
         Path(file.name).read_bytes()
-    cure = "each checkpoint will be waited for: take a bucket in the job's region"
+    cure = "each checkpoint will delay the training: use a bucket in the job's region"
     return _rated(f"disk: {folder}: writes {rate:.0f} MB/s", rate >= SLOW_MB, cure)
 
 

@@ -1,7 +1,7 @@
-"""python -m trainer.serving [MODEL]: the exported model behind HTTP, as Vertex AI wants it of a container.
+"""Serves the exported model over HTTP as Vertex AI requires it (python -m trainer.serving [MODEL]).
 
-A request {"instances": [...]} is answered by {"predictions": [...]}, one for each instance; a fault of the request by
-{"error": "..."}. Source: Vertex AI, "Custom container requirements for inference".
+The response to a request {"instances": [...]} is {"predictions": [...]}, with one prediction per instance. The response
+to an invalid request is {"error": "..."}. Source: Vertex AI, "Custom container requirements for inference".
 """
 
 import json
@@ -25,15 +25,15 @@ from trainer.vertex import storage
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import exit_code, say
 
-LONGEST = 32 * 2**20  # bytes of a request; the service takes less
-FORM = 'write {"instances": [...]}, each of them numbers in lists'
+LONGEST = 32 * 2**20  # bytes of a request; the service accepts less
+FORM = 'write {"instances": [...]}, with nested lists of numbers'
 
 
 @dataclass(frozen=True)
 class Container:
-    """Settings by which the service starts it, from AIP_* variables; the defaults are for a start by hand."""
+    """The container's settings, which the service passes in AIP_* variables. The defaults are for a manual start."""
 
-    model: str  # a folder, or a gs:// address
+    model: str  # a folder, or a gs:// URI
     port: int = 8080
     health: str = "/health"
     predict: str = "/predict"
@@ -41,7 +41,7 @@ class Container:
 
 
 def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Load the model and answer until a signal comes. Raises TrainerError where there is no model, or no free port."""
+    """Load the model, and serve requests until SIGTERM. Raises TrainerError without a model or a free port."""
     container = from_env(argv, environ)
     with tempfile.TemporaryDirectory() as aside:
         model = export.load(folder(container.model, environ, Path(aside)))
@@ -49,22 +49,22 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         server = ThreadingHTTPServer((container.host, container.port), partial(Handler, container, model))
     except OSError as error:
         reason = f"{error.strerror}; set AIP_HTTP_PORT to another port"
-        raise TrainerError(f"port {container.port} cannot be listened at: {reason}") from None
+        raise TrainerError(f"cannot listen on port {container.port}: {reason}") from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    say(f"{container.model} answers at http://{container.host}:{container.port}{container.predict}")
+    say(f"{container.model} is served at http://{container.host}:{container.port}{container.predict}")
     with server:
         server.serve_forever()
 
 
 def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
-    """Raises TrainerError where no model is named."""
+    """Read the settings. Raises TrainerError if no model is specified, or if the port isn't valid."""
     model = "".join(argv[:1]) or environ.get("AIP_STORAGE_URI", "")
     if not model or model.startswith("-"):
-        raise TrainerError("no model is named; write its folder: python -m trainer.serving output/model")
+        raise TrainerError("no model is specified; pass its folder: python -m trainer.serving output/model")
     port, in_cloud = environ.get("AIP_HTTP_PORT", "8080"), not storage.from_env(environ).emulated
     if not port.isdecimal():
-        raise TrainerError(f'AIP_HTTP_PORT is "{port}", must be a port')
+        raise TrainerError(f'AIP_HTTP_PORT is "{port}", but must be a port number')
     return Container(
         model,
         int(port),
@@ -75,14 +75,14 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
 
 
 def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
-    """Return the model's folder, or copy it to `aside`: no bucket is mounted where Vertex AI predicts.
+    """Return the model's folder. Copy a gs:// folder to `aside`, because Vertex AI mounts no buckets for serving.
 
-    Raises TrainerError where it cannot be copied.
+    Raises TrainerError if the folder can't be copied.
     """
     path = storage.from_env(environ).path(address)
     if path.exists() or not address.startswith("gs://"):
         return path
-    from google.cloud.storage import Client, transfer_manager  # only here: importing it takes a second
+    from google.cloud.storage import Client, transfer_manager  # imported only if needed, because it takes a second
 
     name, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
     try:
@@ -91,58 +91,58 @@ def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
         names = [blob.removeprefix(prefix) for blob in blobs if not blob.endswith("/")]
         options = {"blob_name_prefix": prefix, "worker_type": transfer_manager.THREAD, "raise_exception": True}
         transfer_manager.download_many_to_path(bucket, names, str(aside), **options)
-    except Exception as error:  # of the network, of Google's login, of Cloud Storage, of a disk
+    except Exception as error:  # from the network, the credentials, Cloud Storage, or a disk
         raise TrainerError(f"{address} cannot be read: {str(error).partition(chr(10))[0]}") from None
     return aside
 
 
 def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the answer to a request."""
+    """Return the HTTP status and the response to a request."""
     try:
         instances = np.array(json.loads(body)["instances"])
         inputs = instances.astype(model.dtype, casting="same_kind" if instances.dtype.kind in "biuf" else "no")
     except (ValueError, TypeError, KeyError, RecursionError):
-        return 400, {"error": f"this is no request; {FORM} of the same shape, {model.dtype}"}
+        return 400, {"error": f"the request is not valid; {FORM} of the same shape, {model.dtype}"}
     if not fits(inputs.shape, model.shape):
         shape = str(model.shape).replace("None", "any")
-        return 400, {"error": f"the instances are of shape {inputs.shape}, must be {shape}"}
+        return 400, {"error": f"the instances have the shape {inputs.shape}, but must have the shape {shape}"}
     try:
         predictions = model.answer(inputs)
-        if not np.isfinite(predictions).all():  # JSON has no word for them
-            return 500, {"error": "the model answers with numbers that are not finite"}
+        if not np.isfinite(predictions).all():  # JSON can't represent these values
+            return 500, {"error": "the model's predictions contain NaN or infinite values"}
         return 200, {"predictions": predictions.tolist()}
-    except (ValueError, IndexError, RuntimeError) as error:  # as of a byte or a class that it does not know
-        return 400, {"error": f"the model refuses the instances: {str(error).strip().partition(chr(10))[0]}"}
+    except (ValueError, IndexError, RuntimeError) as error:  # such as a byte or a class that is out of range
+        return 400, {"error": f"the model rejects the instances: {str(error).strip().partition(chr(10))[0]}"}
     except Exception as error:
         traceback.print_exc()
         return 500, {"error": f"the model fails: {str(error).strip().partition(chr(10))[0]}"}
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Return whether each size is the wanted one, of which None is free."""
+    """Return whether each size is the wanted size, where None accepts any size."""
     return len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """A handler of requests for health and predictions."""
 
     protocol_version = "HTTP/1.1"
-    timeout = 60.0  # for a client that says nothing
+    timeout = 60.0  # for a client that sends nothing
 
     def __init__(self, container: Container, model: Exported, *args: Any) -> None:
         self._container, self._model = container, model
-        super().__init__(*args)  # answers
+        super().__init__(*args)  # handles the request
 
     def do_GET(self) -> None:
         health = self._container.health
-        self.reply(*((200, {}) if self.path == health else (404, {"error": f"{self.path}: ask {health}"})))
+        self.reply(*((200, {}) if self.path == health else (404, {"error": f"{self.path} is unknown; use {health}"})))
 
     def do_POST(self) -> None:
         predict, length = self._container.predict, self.headers.get("Content-Length", "")
         fault = 404 if self.path != predict else 411 if not length.isdecimal() else 413 if int(length) > LONGEST else 0
         if fault:
-            self.close_connection = True  # its body stays unread
-            sentence = f"POST at most {LONGEST} bytes, with their Content-Length, to {predict}"
+            self.close_connection = True  # because the body isn't read
+            sentence = f"POST at most {LONGEST} bytes, with a Content-Length, to {predict}"
             return self.reply(fault, {"error": sentence})
         self.reply(*respond(self._model, self.rfile.read(int(length))))
 
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: the service logs requests itself."""
+        """Log nothing, because the service logs requests itself."""
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Saves the state of a run whole or not at all, and resumes from it."""
+"""Saves the state of a run atomically, and resumes from it."""

@@ -1,4 +1,4 @@
-"""Work that goes on beside the training: writing a checkpoint, which needs only a copy of the state."""
+"""Runs a task in another thread while the training continues, such as writing a checkpoint."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +10,7 @@ Own = TypeVar("Own", bound="Background")
 
 
 class Background:
-    """Another thread, for one piece of work at a time; what that raises is raised to whoever looks."""
+    """A thread that runs one task at a time. `check` and `wait` raise the task's exception."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -20,9 +20,10 @@ class Background:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Let the work end, also after an error of the block: nobody would do it again.
+        """Wait for the task, even after an error in the block, because nothing would run the task again.
 
-        Of two errors the user's counts: a disk that is full for one process is why the others have lost it.
+        If both fail, a TrainerError of the task takes precedence. For example, if one process's disk is full, the
+        other processes only report a lost peer.
         """
         try:
             self.wait()
@@ -33,17 +34,17 @@ class Background:
                 raise
 
     def start(self, work: Callable[[], None]) -> None:
-        """Begin the work; the one before must have been waited for."""
-        assert self._work is None, "two pieces of work at once"
+        """Start the task. The caller must have waited for the previous task."""
+        assert self._work is None, "another task is still running"
         self._work = self._thread.submit(work)
 
     def check(self) -> None:
-        """Raise what the work has raised, if it has; does not wait."""
+        """Raise the task's exception if the task has failed. This doesn't wait for a running task."""
         if self._work and self._work.done():
             self.wait()
 
     def wait(self) -> None:
-        """Return when the work is done; raises what it raised."""
+        """Wait until the task is done, and raise its exception if it failed."""
         work, self._work = self._work, None
         if work:
             work.result()

@@ -1,12 +1,12 @@
-"""Folders that are committed whole, or do not count.
+"""Commits folders atomically: a folder counts only if it matches its commit marker.
 
-A folder is written first and committed last: its commit marker lists every file with its size and checksum. Object
-stores, also when mounted under /gcs, cannot rename a folder in one step, so one last small file decides.
+The commit marker lists every file with its size and checksum, and is written last. Object stores can't rename a folder
+atomically, even if they are mounted under /gcs, so a single small file decides whether the folder counts.
 
-Sizes are compared wherever a folder is listed. Checksums need a read of every byte, so only the code that trains on,
-scores or exports the contents of a folder compares them, with `why_corrupt`. They are CRC-32, which finds accidents,
-not forgery: the standard library has nothing faster (measured in November 2026, one core: 4 to 6 GB/s; SHA-256 1.8,
-BLAKE2b 1).
+Sizes are compared whenever folders are listed. Comparing checksums requires reading every byte, so only code that
+trains on, scores, or exports a folder's contents does so, with `why_corrupt`. The checksums are CRC-32, which detects
+accidents, not forgery. The standard library has nothing faster. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256
+1.8 GB/s, and BLAKE2b 1 GB/s (measured in November 2026).
 """
 
 import contextlib
@@ -19,59 +19,60 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import checksum, read_json, write_json
 
 MARKER = "committed.json"
-ANEW = "begin anew: here with --fresh, in the cloud with another output folder"
+ANEW = "start over: use --fresh locally, or another output folder on Vertex AI"
 UNREADABLE = "it cannot be read"
-NO_NUMBERS = "holds values that are no numbers"
-READERS = 8  # files that are read at once: a mounted bucket serves several faster than one
+NONFINITE = "contains NaN or infinite values"
+READERS = 8  # files to read in parallel, which is faster on a mounted bucket
 
 
 def create_empty(folder: Path) -> None:
-    """Create the folder empty: whatever an interrupted run left there is removed."""
+    """Create an empty folder. Remove files that an interrupted run left there."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
 
 def commit(folder: Path, checksums: Mapping[str, int] = {}) -> None:
-    """Write the commit marker: from now on the folder counts as whole.
+    """Write the commit marker, which makes the folder complete.
 
     Args:
-        checksums: by file name, computed while writing; all other files are read again.
+        checksums: the checksums that are already known, by file name. All other files are read again.
 
     Raises:
-        TrainerError: a file that has a checksum is not there.
+        TrainerError: If a file with a known checksum is missing.
     """
     sizes = _sizes(folder)
     if strayed := sorted(checksums.keys() - sizes.keys()):
         raise TrainerError(
-            f"{folder} lacks {strayed[0]}, which another machine has written; give all of them one output folder:"
-            " set baseOutputDirectory in the job file"
+            f"{folder} doesn't contain {strayed[0]}, which another machine has written;"
+            " set baseOutputDirectory in the job file, so that all machines share one output folder"
         )
     read = _checksums(folder, [name for name in sizes if name not in checksums])
     write_json(folder / MARKER, {"files": sizes, "crc32": {**checksums, **read}})
 
 
 def why_incomplete(folder: Path) -> str:
-    """Return why the folder is not whole, judged by file sizes; empty if it is whole."""
+    """Return why the folder is incomplete, based on file sizes, or an empty string if it is complete."""
     try:
         marker = read_json(folder / MARKER)
         if "damage" in marker:
             return str(marker["damage"])
-        # A bit that flips in the name of a key must not turn the checksums off.
+        # A flipped bit in a key's name must not disable the checksums.
         if unknown := sorted(marker.keys() - {"files", "crc32"}):
-            raise ValueError(f"{unknown[0]!r} is none of its keys")
+            raise ValueError(f"unknown key {unknown[0]!r}")
         sizes = _sizes(folder)
         changed = sorted(name for name, size in marker["files"].items() if sizes.get(name) != size)
     except FileNotFoundError:
         return "it was never finished"
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return f"its {MARKER} cannot be read ({error})"
-    return f"{changed[0]} is missing or was cut short" if changed else ""
+    return f"{changed[0]} is missing or truncated" if changed else ""
 
 
 def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
-    """Return why this reader's share of the files differs from what was committed; empty if it does not.
+    """Return why this reader's share of the files is corrupt, or an empty string if it isn't.
 
-    A marker without checksums, from an older version, is compared by sizes alone: a long run must not start anew.
+    A marker from an older version has no checksums. Its folder is judged by file sizes alone, because a long run
+    must not have to start over.
     """
     try:
         committed = read_json(folder / MARKER).get("crc32", {})
@@ -79,13 +80,13 @@ def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"{UNREADABLE} ({error})"
     changed = [name for name, value in checksums.items() if value != committed[name]]
-    return f"{changed[0]} is damaged: its content is not what was saved" if changed else ""
+    return f"{changed[0]} is damaged: its content differs from what was saved" if changed else ""
 
 
 def invalidate(folder: Path, problem: str) -> None:
-    """Replace the commit marker of a damaged folder: it no longer counts, and nobody reads it again to find out.
+    """Replace the commit marker of a damaged folder, so that later runs skip the folder without reading it.
 
-    What one machine could not read may be whole, and stays.
+    A folder that this machine couldn't read keeps its marker, because its files may be intact.
     """
     if not problem.startswith(UNREADABLE):
         write_json(folder / MARKER, {"damage": problem})
@@ -100,12 +101,12 @@ def number(folder: Path) -> int:
 
 
 def folders(root: Path) -> list[Path]:
-    """All folders, whole or not, oldest first."""
+    """Return all folders, complete or not, oldest first."""
     return sorted(root.glob("step-" + "[0-9]" * 9))
 
 
 def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """Yield the folders that are whole by their file sizes, newest first; warn of each broken one on the way."""
+    """Yield the folders that are complete by their file sizes, latest first. Warn of each incomplete folder."""
     for folder in reversed(folders(root)):
         if problem := why_incomplete(folder):
             warn(f"skipped {folder}: {problem}")
@@ -114,9 +115,9 @@ def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
 
 
 def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path], str] = lambda _: "") -> Path | None:
-    """Return the newest folder that is whole, undamaged and not refused; warn of each newer one that is.
+    """Return the latest folder that is complete, intact, and not refused. Warn of each later folder that is skipped.
 
-    For one process alone that is about to resume from there: it invalidates every folder that it finds damaged.
+    Only one process may call this function, right before it resumes, because each damaged folder is invalidated.
     """
     for folder in complete_folders(root, warn):
         problem = why_corrupt(folder) or why_refused(folder)
@@ -128,7 +129,7 @@ def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path]
 
 
 def prune(root: Path, keep: int) -> None:
-    """Keep the newest `keep` whole folders and the spared ones; remove all others that are older."""
+    """Keep the latest `keep` complete folders and the spared folders. Remove all other older folders."""
     kept = [folder for folder in folders(root) if not why_incomplete(folder)][-keep:]
     kept_anyway = spared(root)
     for folder in folders(root):
@@ -137,39 +138,41 @@ def prune(root: Path, keep: int) -> None:
 
 
 def spared(root: Path) -> set[Path]:
-    """Return the folders that `prune` never removes: those that a JSON file beside them names, as {"step": 40}."""
+    """Return the folders that `prune` never removes. JSON files in `root` specify their steps: {"step": 40}."""
     found = set()
     for file in root.glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # it names none
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # it specifies no step
             found.add(numbered(root, int(read_json(file)["step"])))
     return found
 
 
 def unfit(folder: Path, cause: str) -> TrainerError:
-    """The error of a run whose newest checkpoint is of another model, with what it may do."""
+    """Return the error for a checkpoint of another model, with the possible fixes."""
     return TrainerError(
-        f"{folder} does not fit this model ({cause}); use the model and the flags it was saved with, or {ANEW}"
+        f"{folder} does not fit this model ({cause}); use the model and the flags that it was saved with, or {ANEW}"
     )
 
 
 def require_within(steps: int, taken: int) -> None:
-    """Raises TrainerError for a run of so many steps whose checkpoint has taken more."""
+    """Raise TrainerError if the run has already taken more than `steps` steps."""
     if taken > steps:
-        raise TrainerError(f"--steps is {steps}, and the run has taken {taken} already; raise it, or {ANEW}")
+        raise TrainerError(f"--steps is {steps}, but the run has already taken {taken}; raise --steps, or {ANEW}")
 
 
 def require_finite(folder: Path, findings: Sequence[str]) -> None:
-    """Raises TrainerError for a state that is not to be written to the folder, with the first finding about it."""
+    """Raise TrainerError with the first finding that isn't empty, because such a state must not be saved."""
     if finding := next(filter(None, findings), ""):
-        again = "run again, and it resumes from the one before; if this comes back, lower --learning-rate"
+        again = "run the job again to resume from the previous checkpoint; if the error returns, lower --learning-rate"
         raise TrainerError(f"{folder.name} is not written: {finding}; {again}")
 
 
 def exportable(root: Path, step: int) -> Path:
-    """Return the folder of the last step. Raises TrainerError where it is damaged."""
+    """Return the folder of the last step. Raises TrainerError if the folder is damaged."""
     folder = numbered(root, step)
     if problem := why_corrupt(folder):
-        raise TrainerError(f"{folder} is not exported: {problem}; run again, and it resumes from the one before")
+        raise TrainerError(
+            f"{folder} is not exported: {problem}; run the job again to resume from the previous checkpoint"
+        )
     return folder
 
 

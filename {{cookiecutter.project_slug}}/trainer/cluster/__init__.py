@@ -1,1 +1,1 @@
-"""Finds who trains, and starts and joins the processes."""
+"""Finds the replicas that train, and starts and joins their processes."""

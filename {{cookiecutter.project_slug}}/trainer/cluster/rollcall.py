@@ -1,8 +1,8 @@
-"""Every replica is here and is told the same, or its name is in the error.
+"""Verifies that all replicas are present and run the same job, and names the replicas that don't.
 
-Vertex starts replicas as their machines arrive, so late peers are normal, and a framework that waits
-for one waits in silence. Before any framework call each replica therefore checks in with the chief, at
-the chief's own address. The chief answers everybody at once: go, or who is absent, or what differs.
+Vertex AI starts replicas when their machines are ready, so late peers are normal. A framework that waits for a peer
+prints nothing. Before any framework call, each replica therefore checks in with the chief, at the chief's own address.
+The chief sends all replicas the same response: they can start, replicas are absent, or values differ.
 """
 
 import asyncio
@@ -19,35 +19,35 @@ from trainer.cluster.spec import Cluster, Node
 from trainer.vertex.errors import PeerError, TrainerError
 
 RETRY_SECONDS = 0.2
-ANSWER_SECONDS = 10.0  # beyond the deadline, for the chief's answer
-HEAR_SECONDS = 1.0  # beyond the deadline, for messages that had arrived by then
-LONGEST_LINE = 1 << 20  # bytes; the addresses of some ten thousand replicas
+ANSWER_SECONDS = 10.0  # after the deadline, to wait for the chief's response
+HEAR_SECONDS = 1.0  # after the deadline, to read messages that had arrived by then
+LONGEST_LINE = 1 << 20  # bytes; enough for the addresses of some ten thousand replicas
 
-Facts: TypeAlias = Mapping[str, str]  # what must be alike in all that train, by its name: {"--seed": "0"}
+Facts: TypeAlias = Mapping[str, str]  # values that must be the same on all training replicas: {"--seed": "0"}
 NO_FACTS: Facts = MappingProxyType({})
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RollcallError(PeerError):
-    """The replicas did not find each other; the text names the absent ones by pool and index."""
+    """The error of replicas that didn't find each other. The text lists the absent replicas by pool and index."""
 
 
 def patience(*, emulated: bool) -> float:
-    """Seconds for which replicas wait for one another: machines of the cloud come late, processes here do not."""
+    """Return how many seconds replicas wait for each other: longer for cloud machines, which may start late."""
     return 60.0 if emulated else 600.0
 
 
 def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts: Facts = NO_FACTS) -> None:
-    """Return once every replica that takes part has checked in.
+    """Wait until every participating replica has checked in.
 
     Args:
-        servers: those that take part though they do not train; the same on every replica.
-        facts: of this replica.
+        servers: the replicas that take part although they don't train; the same on every replica.
+        facts: the facts of this replica.
 
     Raises:
-        RollcallError: somebody is absent after `timeout` seconds, or describes another cluster.
-        TrainerError: somebody who trains has other facts than the chief.
-        ClusterError: this replica takes no part.
+        RollcallError: If a replica is absent after `timeout` seconds, or describes another cluster.
+        TrainerError: If a training replica's facts differ from the chief's.
+        ClusterError: If this replica doesn't take part.
     """
     began, everyone = time.monotonic(), (*cluster.nodes, *servers)
     leads = not any(node.name == cluster.name for node in servers) and cluster.rank == 0
@@ -56,23 +56,23 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
     part = cluster, everyone, timeout, facts
     answer = asyncio.run(_lead(*part)) if leads else _check_in(*part)
     if fault := answer.get("fault"):
-        raise TrainerError(f"rollcall: {fault}: give all replicas the same, or go on with --anyway")
+        raise TrainerError(f"rollcall: {fault}; use the same on all replicas, or continue with --anyway")
     if problem := answer.get("problem"):
         waited = f"(waited {time.monotonic() - began:.0f} s)"
         raise RollcallError(f"rollcall: {problem} {waited}", absent=answer.get("absent", []))
 
 
 async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """The chief's part: collect, then answer all; returns the answer, which names a problem if there is one."""
+    """Collect all calls as the chief, and send all replicas the response. Return it, with a problem if there is one."""
     callers, sock = _Callers(everyone), listen(cluster.chief)
     server = await asyncio.start_server(callers.meet, sock=sock, limit=LONGEST_LINE, backlog=len(everyone) + 8)
-    # This process may have been unable to listen until now: whoever has called in time is still heard.
+    # This process may have been unable to read until now, so messages that arrived in time are still read.
     await _within(callers.settled.wait(), timeout) or await _within(callers.settled.wait(), HEAR_SECONDS)
     problem = _absent(everyone, callers.missing) if callers.missing else ""
     if callers.stranger:
-        problem = f"{callers.stranger} describes another cluster than {cluster.name}; are two jobs mixed?"
+        problem = f"{callers.stranger} describes another cluster than {cluster.name}; check whether two jobs are mixed"
     fault = "" if problem else "; ".join(_differences(cluster, facts, callers.facts))
-    server.close()  # whoever has the answer may look for the framework at this address, and must not find us
+    server.close()  # a replica with the response may connect to the framework here, and must not reach this server
     answer = {"problem": problem, "fault": fault, "absent": [] if callers.stranger else sorted(callers.missing)}
     await asyncio.gather(*(_answer(streams, answer) for streams in callers.present.values()))
     callers.close()
@@ -80,9 +80,9 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
 
 
 def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a phrase for each value that replicas which train have, and the chief has not.
+    """Yield a phrase for each value on training replicas that differs from the chief's.
 
-    Replicas with another strategy have other flags, and are told that their --strategy differs.
+    Flags that a replica's strategy doesn't have are skipped, because its --strategy differs already.
     """
     others = {node.name: of_others.get(node.name) for node in cluster.nodes[1:]}
     known = {name: other for name, other in others.items() if other and isinstance(other, dict)}
@@ -91,11 +91,11 @@ def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -
         for value in dict.fromkeys(values.values()):
             if value != own:
                 names = " and ".join(name for name in values if values[name] == value)
-                yield f"{fact} is {value} in {names} and {own} in {cluster.chief.name}"
+                yield f"{fact} is {value} on {names}, but {own} on {cluster.chief.name}"
 
 
 class _Callers:
-    """Replicas that call, heard side by side: a port scanner that stays silent holds nobody up."""
+    """Replicas that call the chief. They are read concurrently, so that a silent port scanner delays no replica."""
 
     def __init__(self, everyone: Sequence[Node]) -> None:
         self._addresses = [node.address for node in everyone]
@@ -107,7 +107,7 @@ class _Callers:
         self.settled = asyncio.Event()
 
     def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Closing resets the connection, so that this port is free for the framework at once.
+        # Closing resets the connection, so that this port is immediately free for the framework.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._hearing[writer] = asyncio.create_task(self._hear(reader, writer))
 
@@ -129,14 +129,14 @@ class _Callers:
 
 
 async def _answer(streams: Streams, answer: Mapping[str, Any]) -> None:
-    """Send the answer, and wait until the caller, who has read it, hangs up."""
+    """Send the response, and wait until the caller has read it and closed the connection."""
     reader, writer = streams
     writer.write(_line_of(answer))
     await _within(reader.read(), ANSWER_SECONDS)
 
 
 async def _within(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
-    """Wait for the work; returns False where it takes longer, or its connection is gone."""
+    """Wait for the work. Return False if it takes longer, or if its connection is lost."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError):
         await asyncio.wait_for(work, seconds)
         return True
@@ -144,30 +144,33 @@ async def _within(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Read a line; empty where the caller hangs up or sends too much."""
+    """Read a line. Return an empty line if the caller disconnects or sends too much."""
     with contextlib.suppress(OSError, ValueError):
         return await reader.readline()
     return b""
 
 
 def interface(node: Node) -> tuple[str, socket.AddressFamily]:
-    """Return where a replica listens: in a cluster everywhere, as a machine may call itself 127.0.1.1 there."""
+    """Return the host and the family of the address on which a replica listens.
+
+    On a cluster, replicas listen on all interfaces, because a machine may resolve its own name to 127.0.1.1.
+    """
     host = node.host if node.is_local else ""
     return host, socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def listen(node: Node) -> socket.socket:
-    """Listen at a replica's port."""
+    """Listen on a replica's port."""
     host, family = interface(node)
     try:
         return socket.create_server((host, node.port), family=family)
     except OSError as error:
-        why = str(error.strerror).partition(" (")[0]  # behind it the address stands once more
-        raise RollcallError(f"rollcall: cannot listen at {node.address}, the address of {node.name}: {why}") from None
+        why = str(error.strerror).partition(" (")[0]  # the rest repeats the address
+        raise RollcallError(f"rollcall: cannot listen on {node.address}, the address of {node.name}: {why}") from None
 
 
 def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """A worker's part: say who is here, return the chief's answer."""
+    """Check in with the chief as a worker, and return the chief's response."""
     message = {"name": cluster.name, "nodes": [node.address for node in everyone], "facts": dict(facts)}
     deadline = time.monotonic() + timeout
     problem = f"{cluster.chief.name}, the chief, is absent at {cluster.chief.address}"
@@ -175,13 +178,13 @@ def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts:
         try:
             address, patience = (cluster.chief.host, cluster.chief.port), max(deadline - time.monotonic(), 0.1)
             with socket.create_connection(address, timeout=min(patience, 5)) as connection:
-                problem = f"{cluster.chief.name}, the chief, is here but gave no answer"
+                problem = f"{cluster.chief.name}, the chief, is present but doesn't respond"
                 connection.sendall(_line_of(message))
-                connection.settimeout(timeout + ANSWER_SECONDS)  # from now on, as the chief may have begun just now
+                connection.settimeout(timeout + ANSWER_SECONDS)  # from now on, because the chief may have just started
                 answer = _parsed(connection.makefile("rb").readline(LONGEST_LINE))
                 if "problem" in answer:
                     return answer
-        except OSError:  # not there yet: refused, unresolved or reset
+        except OSError:  # the chief isn't up yet: refused, unresolved, or reset
             pass
         if time.monotonic() > deadline:
             return {"problem": problem, "absent": [cluster.chief.name]}
@@ -191,7 +194,7 @@ def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts:
 def _absent(everyone: Sequence[Node], names: set[str]) -> str:
     listed = [node.name for node in everyone if node.name in names]
     verb = "is" if len(listed) == 1 else "are"
-    return f"{', '.join(listed)} {verb} absent; {len(everyone) - len(listed)} of {len(everyone)} are here"
+    return f"{', '.join(listed)} {verb} absent; {len(everyone) - len(listed)} of {len(everyone)} are present"
 
 
 def _line_of(message: Mapping[str, Any]) -> bytes:
@@ -199,7 +202,7 @@ def _line_of(message: Mapping[str, Any]) -> bytes:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """Return the JSON object on a line; empty for anything else."""
+    """Return the JSON object on a line, or an empty one for anything else."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Who trains, in which order, and which replica this is: CLUSTER_SPEC (or TF_CONFIG) -> Cluster.
+"""Reads from CLUSTER_SPEC (or TF_CONFIG) which replicas train, in which order, and which one this is.
 
-Vertex AI names four worker pools by position: 0 the chief, 1 the workers, 2 reducers or parameter
-servers, 3 evaluators. Only pools 0 and 1 train. Reducers run Google's image; parameter servers run our
-command, and what tells them apart is a flag of it. `RANK` and `WORLD_SIZE` are never read: on Vertex
+Vertex AI identifies worker pools by position: pool 0 is the chief, pool 1 the workers, pool 2 reducers or parameter
+servers, and pool 3 evaluators. Only pools 0 and 1 train. Reducers run Google's image. Parameter servers run the
+trainer's command, with a flag that selects their strategy. `RANK` and `WORLD_SIZE` are never read, because on Vertex AI
 they count machines, not processes.
 Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CONFIG, mid 2026.
 """
@@ -20,7 +20,7 @@ from trainer.vertex.errors import TrainerError
 
 CHIEF, WORKERS, SERVERS, EVALUATORS = POOLS = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
-# Variable -> role -> pool. Older runtimes call the chief "master"; both are the one replica of pool 0.
+# Variable -> role -> pool. Older runtimes call the chief "master". Both names mean the only replica in pool 0.
 POOL_OF_ROLE = {
     "CLUSTER_SPEC": dict(zip(POOLS, POOLS, strict=True)),
     "TF_CONFIG": {"chief": CHIEF, "master": CHIEF, "worker": WORKERS, "ps": SERVERS, "evaluator": EVALUATORS},
@@ -29,20 +29,20 @@ SHAPE = '{"cluster": {...}, "task": {...}}'
 
 
 class ClusterError(TrainerError):
-    """Fault of the environment's description of a cluster; the text names the key and the expected shape."""
+    """The error of an invalid cluster description. The text contains the key and the expected shape."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One replica: its name, as in the job's logs, and its address, `host:port`."""
+    """A replica, with its name as in the job's logs and its address as `host:port`."""
 
     name: str
     address: str
 
     @property
     def is_local(self) -> bool:
-        """True where all replicas share one machine, as in the local Vertex: each has a name, none a network."""
-        with contextlib.suppress(OSError, ValueError):  # a machine that is still to come has no address yet
+        """True if the address is a loopback address, because all replicas share one machine in the local Vertex."""
+        with contextlib.suppress(OSError, ValueError):  # a machine that hasn't started has no IP address yet
             return ipaddress.ip_address(socket.getaddrinfo(self.host, None)[0][4][0]).is_loopback
         return False
 
@@ -57,7 +57,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The replicas that train, chief first; the servers, which never count; and which replica this is."""
+    """The training replicas, chief first, the servers, which have no rank, and the name of this replica."""
 
     nodes: tuple[Node, ...] = (Node("workerpool0-0", "localhost:29500"),)
     name: str = "workerpool0-0"
@@ -72,11 +72,11 @@ class Cluster:
         return self.name == self.chief.name
 
     def node(self, rank: int, size: int) -> Node:
-        """Return the replica of a process, of all `size` that train."""
+        """Return the replica that runs the process with this rank, if `size` processes train."""
         return self.nodes[rank * len(self.nodes) // size]
 
     def process(self, rank: int, size: int) -> str:
-        """Name a process of all `size` that train: its replica, and which of it where that has several."""
+        """Return a name for the process with this rank: its replica and, if that has several, its local rank."""
         each, name = size // len(self.nodes), self.node(rank, size).name
         return name if each <= 1 else f"process {rank % each} of {name}"
 
@@ -86,24 +86,24 @@ class Cluster:
 
     @property
     def rank(self) -> int:
-        """Position of this replica among those that train; 0 is the chief.
+        """The position of this replica among the training replicas; the chief has rank 0.
 
         Raises:
-            ClusterError: this replica is a reducer or an evaluator.
+            ClusterError: If this replica doesn't train, such as a reducer or an evaluator.
         """
         if not self.trains:
             raise ClusterError(
-                f"{self.name}: only pools 0 and 1 train; give this pool a command of its own: an evaluator's in pool 3,"
-                " and none for reducers, as Google's image has one"
+                f"{self.name}: only pools 0 and 1 train; use the evaluator's command in pool 3, and no command for"
+                " reducers, because Google's image has its own"
             )
         return [node.name for node in self.nodes].index(self.name)
 
 
 def from_env(environ: Mapping[str, str]) -> Cluster:
-    """Read CLUSTER_SPEC, else TF_CONFIG; with neither it is a cluster of one, as under a debugger.
+    """Read CLUSTER_SPEC or TF_CONFIG. Without both, return a cluster of one replica, as under a debugger.
 
     Raises:
-        ClusterError: the variable is there but malformed.
+        ClusterError: If the variable is set but malformed.
     """
     for key, pool_of in POOL_OF_ROLE.items():
         if environ.get(key):
@@ -112,9 +112,9 @@ def from_env(environ: Mapping[str, str]) -> Cluster:
             except ClusterError as error:
                 fault = str(error)
             except RecursionError:
-                fault = f"is nested too deeply; expected {SHAPE}"
+                fault = f"the text is nested too deeply; expected {SHAPE}"
             except ValueError as error:
-                fault = f"not JSON ({error}); expected {SHAPE}"
+                fault = f"the text isn't JSON ({error}); expected {SHAPE}"
             raise ClusterError(f"{key}: {fault}")
     return Cluster()
 
@@ -127,20 +127,20 @@ def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
     _require("task", task, isinstance(task, dict), f'{{"type": "{first}", "index": 0}}')
     pools, role, index = _pools(cluster, pool_of), task.get("type"), task.get("index", 0)
     chiefs = len(pools[CHIEF])
-    # TF_CONFIG may list no chief: then the first worker leads.
+    # If TF_CONFIG lists no chief, the first worker leads.
     if chiefs > 1 or (chiefs == 0 and (first == CHIEF or not pools[WORKERS])):
         raise ClusterError(f"cluster.{first} has {chiefs} replicas; expected exactly one, the chief")
     _require("task.type", role, str(role) in pool_of, f"one of {', '.join(pool_of)}")
     _require("task.index", index, bool(re.fullmatch("[0-9]{1,9}", str(index))), 'a whole number, as in "index": 0')
     pool = pool_of[role]
-    # TF_CONFIG lists no evaluators; one only knows its own index.
+    # TF_CONFIG doesn't list evaluators: an evaluator knows only its own index.
     is_listed = int(index) < len(pools[pool]) or (pool == EVALUATORS and not pools[pool])
     _require("task.index", index, is_listed, f"an index into the {len(pools[pool])} replicas of its pool")
     return Cluster(pools[CHIEF] + pools[WORKERS], f"{pool}-{int(index)}", pools[SERVERS])
 
 
 def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, tuple[Node, ...]]:
-    """Return the replicas of each pool; other keys, which the service may add one day, are no pools."""
+    """Return the replicas of each pool. Other keys, which the service may add in the future, are ignored."""
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
     seen = set[str]()
     for role in filter(cluster.__contains__, pool_of):
@@ -151,13 +151,13 @@ def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, 
             is_address = port is not None and 0 < int(port[1]) < 2**16
             _require(f"cluster.{role}[{index}]", address, is_address, 'host:port, as in "host:2222"')
             if address in seen:
-                raise ClusterError(f"cluster lists {address} twice; expected an address of its own for each replica")
+                raise ClusterError(f"cluster lists {address} twice; expected a different address for each replica")
             seen.add(address)
             pools[pool] += (Node(f"{pool}-{index}", address),)
     return pools
 
 
 def _require(place: str, value: Any, is_right: bool, shape: str) -> None:
-    """Raise a ClusterError such as `task.index is -1; expected ...` where the value is not right."""
+    """Raise a ClusterError such as `task.index is -1; expected ...` if the value isn't right."""
     if not is_right:
         raise ClusterError(f"{place} is {'missing' if value is None else json.dumps(value)[:80]}; expected {shape}")

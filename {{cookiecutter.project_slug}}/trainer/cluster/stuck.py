@@ -1,6 +1,6 @@
-"""Find where a training process hangs: asked by a signal, it writes its stack to a file in memory for its parent.
+"""Finds where a training process hangs: on a signal, it writes its stack to a memory file for its parent.
 
-Nothing watches a run that goes well, and faulthandler answers even if C code holds Python's lock. Linux only.
+A healthy run isn't monitored. The module faulthandler responds even if C code holds Python's lock. Linux only.
 """
 
 import contextlib
@@ -16,21 +16,24 @@ from pathlib import Path
 
 from trainer.vertex.log import say
 
-# A real-time signal: SIGUSR1 and SIGUSR2 have other uses here, and in programs of users.
+# A real-time signal, because the trainer and users' programs use SIGUSR1 and SIGUSR2 for other purposes.
 ASK = signal.SIGRTMIN + 5 if sys.platform == "linux" else 0
-RECORD, WIDTH = "training-record", 12  # the file: finished steps, in this many bytes, then the stack
+RECORD, WIDTH = "training-record", 12  # the memory file: the finished steps in WIDTH bytes, then the stack
 ANSWER_SECONDS = 1.0
 PROJECT = Path(__file__).parents[2]
-# A frame of code that is in no library: the first of a thread is the innermost.
+# A stack frame of code outside libraries. The first match in a thread is the innermost frame.
 OWN = re.compile(r'  File "(?!<|.*/lib/python3[^/]*/(?!site-packages/trainer/))(.+)", line (\d+) in (\S+)')
-# Libraries in which a thread waits for other processes, and for other threads of its own process.
+# Paths of libraries in which a thread waits for other processes, or for other threads of its own process.
 PEERS = re.compile(r"/\w+/(distributed|autograd|python/eager)/")
 THREADS = re.compile(r"/(threading|queue)\.py|/concurrent/futures/|/grain/")
 
 
 @cache
 def record() -> int:
-    """Return the descriptor of this process's record, -1 without one; from the first call on the process answers."""
+    """Return the file descriptor of this process's record, or -1 if the system isn't Linux.
+
+    After the first call, the process responds to the signal.
+    """
     if sys.platform != "linux":
         return -1
     os.write(file := os.memfd_create(RECORD), b" " * WIDTH)
@@ -39,7 +42,7 @@ def record() -> int:
 
 
 def took(step: int) -> None:
-    """Record how many steps are finished, and when."""
+    """Record the number of finished steps. The file's modification time records when the last one finished."""
     if (file := record()) >= 0:
         os.pwrite(file, str(step).encode().rjust(WIDTH), 0)
 
@@ -47,13 +50,13 @@ def took(step: int) -> None:
 def ask(replica: str) -> str:
     """Print the stack of this process's first child that hangs.
 
-    Returns its finished steps, in WIDTH characters, and `decode (trainer/data.py:71): no progress for 41 s, since step
-    30`; empty if all children wait for others.
+    Returns the child's finished steps in WIDTH characters, followed by a text such as `decode (trainer/data.py:71): no
+    progress for 41 s, since step 30`. Returns an empty string if all children wait for other replicas.
     """
     records = [*_asked()]
     time.sleep(ANSWER_SECONDS)
     for file, seconds in records:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the child has exited
             text = file.read_text(errors="replace")
             step, threads = text[:WIDTH], [each for each in text[WIDTH:].split("\n\n") if OWN.search(each)]
             if where := place(threads):
@@ -65,9 +68,9 @@ def ask(replica: str) -> str:
 
 
 def _asked() -> Iterator[tuple[Path, float]]:
-    """Ask each child; yields its record, and the seconds since it finished a step."""
+    """Send the signal to each child, and yield its record and the seconds since its last finished step."""
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
+        with contextlib.suppress(OSError):  # the process has exited, or belongs to another user
             if int((process / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
                 for file in (process / "fd").iterdir():
                     if RECORD in os.readlink(file):
@@ -76,9 +79,12 @@ def _asked() -> Iterator[tuple[Path, float]]:
 
 
 def place(threads: Sequence[str]) -> str:
-    """Return where a process hangs by its threads' stacks, the main thread's last; empty if it waits for its peers.
+    """Return where in the code a process hangs, or an empty string if the process waits for its peers.
 
-    If the main thread waits for another thread, that one hangs.
+    If the main thread waits for another thread, the other thread's place is returned.
+
+    Args:
+        threads: the stacks of the process's threads, with the main thread's last.
     """
     own = [(frame, thread[: frame.start()]) for thread in reversed(threads) if (frame := OWN.search(thread))]
     if not own or PEERS.search(own[0][1]):

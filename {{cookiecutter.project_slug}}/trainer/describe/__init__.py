@@ -1,1 +1,1 @@
-"""Describes, without training, what a run will need."""
+"""Describes the resources that a run will need, without training."""

@@ -1,1 +1,1 @@
-"""Spreads the model over the devices of a run."""
+"""Distributes the model across the devices of a run."""

@@ -1,4 +1,4 @@
-"""The choice of --strategy: its module, and its flags among all others."""
+"""Loads the strategy that --strategy selects, and parses its flags together with all other flags."""
 
 import argparse
 import importlib
@@ -17,15 +17,15 @@ from trainer.vertex.errors import TrainerError
 
 
 def parse(argv: Sequence[str], program: str = "trainer.task") -> tuple[Strategy, StrategyFlags]:
-    """Flags -> the strategy that they name, and a Config with its flags.
+    """Parse the flags, and return the selected strategy and its Config.
 
-    A wrong flag exits with a usage message, a wrong value raises TrainerError.
+    An unknown flag exits with a usage message. An invalid value raises TrainerError.
     """
     strategy = load(named(argv))
     if foreign := list(foreign_flags(argv, strategy)):
         raise TrainerError("; ".join(foreign))
     own = ", ".join(map(flags.flag, own_flags(strategy))) or "none"
-    purpose = f"{inspect.getdoc(Config)}\n\nFlags that not every strategy has, of --strategy {strategy.name}: {own}."
+    purpose = f"{inspect.getdoc(Config)}\n\nAdditional flags of --strategy {strategy.name}: {own}."
     config = tyro.cli(strategy.flags, args=list(argv), prog=f"python -m {program}", description=purpose)
     if wrong := [*configs.findings(config), *config.findings()]:
         raise TrainerError("; ".join(wrong))
@@ -33,12 +33,12 @@ def parse(argv: Sequence[str], program: str = "trainer.task") -> tuple[Strategy,
 
 
 def load(name: str) -> Strategy:
-    """Return a strategy by its name."""
+    """Return the strategy with this name."""
     return cast(Strategy, importlib.import_module(f"trainer.parallel.{name}").STRATEGY)
 
 
 def named(argv: Sequence[str]) -> str:
-    """Return the name behind --strategy; the default where there is none, or one that the usage message refuses."""
+    """Return the value of --strategy, or the default if the value is missing or unknown."""
     words = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     words.add_argument("--strategy", nargs="?")
     name = words.parse_known_args(argv)[0].strategy
@@ -46,13 +46,13 @@ def named(argv: Sequence[str]) -> str:
 
 
 def own_flags(strategy: Strategy) -> list[str]:
-    """Return the fields that not every strategy's flags have."""
+    """Return the fields of this strategy's flags that aren't common to all strategies."""
     common = {field.name for field in fields(StrategyFlags)}
     return [field.name for field in fields(strategy.flags) if field.name not in common]
 
 
 def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
-    """Yield a phrase for each flag that is another strategy's."""
+    """Yield a phrase for each flag that only other strategies have."""
     known = {field.name for field in fields(strategy.flags)}
     for word in (word.partition("=")[0] for word in argv if word.startswith("--")):
         name = word.removeprefix("--").replace("-", "_")

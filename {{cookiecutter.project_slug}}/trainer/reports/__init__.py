@@ -1,1 +1,1 @@
-"""Reports a run: log lines, curves, goodput, traces."""
+"""Reports the progress of a run in log lines, curves, goodput, and traces."""

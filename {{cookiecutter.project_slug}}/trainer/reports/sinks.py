@@ -1,4 +1,4 @@
-"""Destinations of reports: curves for TensorBoard, log lines, and the metric of a search's trial."""
+"""Writes reports to TensorBoard curves, log lines, and the metric file of a tuning trial."""
 
 import itertools
 import json
@@ -25,9 +25,9 @@ Sink: TypeAlias = Callable[[int, Values], None]  # writes the values of a step
 TRAIN, HELDOUT = "train/", "heldout/"
 PER_SECOND = "_per_second"
 PER_DEVICE = f"{TRAIN}samples{PER_SECOND}_per_device"
-NOTABLE = 0.05  # of a step
-NUMBERS = itertools.count()  # of event files of this process
-COMPUTES = "computes_times/"  # before the name of a slow replica
+NOTABLE = 0.05  # share of a step's time from which a wait is reported
+NUMBERS = itertools.count()  # the numbers of this process's event files
+COMPUTES = "computes_times/"  # the prefix of a slow replica's name
 LOSING = {f"{TRAIN}data_seconds": "waiting for data", f"{TRAIN}communication_seconds": "communicating"}
 UNSHOWN = (
     *(PER_DEVICE, f"{TRAIN}step_seconds", f"{TRAIN}computing_seconds", *LOSING, f"{TRAIN}learning_rate"),
@@ -36,14 +36,14 @@ UNSHOWN = (
 
 
 class TensorBoard:
-    """Scalars, one curve a name, in an event file; if that is removed, the next report begins another.
+    """Scalars in an event file, with one curve per name. If the file is removed, the next report starts a new file.
 
-    The file is open only while a report is written. tensorboard's EventFileWriter ends for ever with its first error.
+    The file is open only while a report is written. TensorBoard's EventFileWriter would stop at its first error.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._place = folder, Dispensable(folder)
-        self._file, self._size = folder, 0  # the size in bytes of its whole records
+        self._file, self._size = folder, 0  # the size of the file's complete records, in bytes
         with self._place.writing():
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -55,22 +55,22 @@ class TensorBoard:
                 self._file, self._size = self._folder / event_file_name(), 0
             header = [] if self._size else [Event(wall_time=event.wall_time, file_version="brain.Event:2")]
             with self._file.open("r+b" if self._size else "wb") as file:
-                file.truncate(self._size)  # a record that a full disk has cut short hides the records behind it
+                file.truncate(self._size)  # a record that a full disk has truncated hides the records after it
                 file.seek(self._size)
                 for each in (*header, event):
                     RecordWriter(file).write(each.SerializeToString())
                 size = file.tell()
-            self._size = size  # not before the last byte is written
+            self._size = size  # only after the last byte is written
 
 
 class Lines:
-    """One log line a report; its numbers are fields that Cloud Logging indexes."""
+    """One log line per report. Its numbers are fields that Cloud Logging indexes."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
 
     def write(self, step: int, values: Values) -> None:
-        # JSON has no NaN: the line would arrive as plain text just when a run diverges.
+        # JSON has no NaN. With one, the line would arrive as plain text, just when a run diverges.
         numbers = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
         event = {"step": step, "steps": self._steps, "metric": next(iter(values), "")}
         say(f"step {step}/{self._steps}  {describe(values)}", **event, **numbers)
@@ -79,12 +79,13 @@ class Lines:
 class MetricFile:
     """The held-out metrics of a tuning trial, under their plain names: `accuracy`, `loss`.
 
-    The format is that of cloudml-hypertune 0.1.0.dev6: one JSON object a metric and step, numbers as text, in a file
-    that is written anew each time, and in place: nobody documents how the service follows it. The library keeps the
-    last hundred lines, and we those of the last hundred evaluations.
+    The file has the format of cloudml-hypertune 0.1.0.dev6: one JSON object per metric and step, with numbers as text.
+    The file is rewritten in place each time, because it isn't documented how the service reads the file. The library
+    keeps the last hundred lines. This class keeps the lines of the last hundred evaluations.
 
     Args:
-        steps: of the run. The search takes the metrics of the last one, so only their loss ends the trial.
+        steps: the number of steps of the run. The tuning job uses the metrics of the last step, so only a failure to
+            write these metrics fails the trial.
     """
 
     def __init__(self, trial: Trial, steps: int) -> None:
@@ -106,12 +107,12 @@ class MetricFile:
 
 
 def event_file_name() -> str:
-    """Return a new name of the form by which TensorBoard knows event files and sorts them."""
+    """Return a new file name in the form by which TensorBoard recognizes and sorts event files."""
     return f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(NUMBERS)}"
 
 
 def describe(values: Values) -> str:
-    """Format the values worth a glance: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
+    """Format the most important values: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
     slow = {name: value for name, value in values.items() if name.startswith(f"{TRAIN}{COMPUTES}")}
     shown = {name.removeprefix(TRAIN): values[name] for name in values if name not in (*UNSHOWN, *slow)}
     speeds = {name: value for name, value in shown.items() if name.endswith(PER_SECOND)}
@@ -120,23 +121,23 @@ def describe(values: Values) -> str:
     parts += [f"{value:.0f} {name.removesuffix(PER_SECOND)}/s" for name, value in speeds.items()]
     for name, times in slow.items():
         parts += [f"{name.rpartition('/')[2]} computes {times:.1f} times as long as the others"]
-    for name, doing in LOSING.items() if not slow else ():  # the others wait for that one
+    for name, doing in LOSING.items() if not slow else ():  # the other replicas wait for the slow one
         share = min(values.get(name, 0.0) / values.get(f"{TRAIN}step_seconds", math.inf), 1.0)
         parts += [f"{share:.0%} {doing}"] if share >= NOTABLE else []
     return "  ".join(parts)
 
 
 def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...]:
-    """Return the sinks of the chief's process; `trial` is its part in a search, if it has one."""
+    """Return the sinks of the chief's process. `trial` is the tuning trial that it runs, if any."""
     of_trial = (MetricFile(trial, steps).write,) if trial else ()
     return TensorBoard(logs).write, Lines(steps).write, *of_trial
 
 
 def last_reported(logs: Path) -> int:
-    """Return the last step of the curves in this folder; 0 if there are none."""
+    """Return the last step of the curves in this folder, or 0 if the folder contains no curves."""
     files = [path for path in logs.glob("events.out.tfevents.*") if path.is_file()]
     if not files:
         return 0
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # which takes half a second
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # the import takes half a second
 
     return max((event.step for file in files for event in EventFileLoader(str(file)).Load()), default=0)

@@ -1,7 +1,8 @@
-"""Speed of a run: where its seconds go, which replica is slow, and which share of the GPUs' peak the model uses.
+"""Measures a run's speed: seconds per phase, slow replicas, and the peak that a GPU can reach.
 
-Each second belongs to one phase, and the share that trained is the goodput. A run goes through START, FIRST_STEP,
-TRAINING and EXPORT; the others interrupt these. So all phases together are the time since the program began.
+Each second belongs to exactly one phase. Goodput is the time share of the phase TRAINING. A run goes through START,
+FIRST_STEP, TRAINING, and EXPORT, which the other phases interrupt. So all phases add up to the time since the program
+started.
 """
 
 import os
@@ -19,13 +20,13 @@ from trainer.reports.sinks import COMPUTES, Values
 
 START, ROLL_CALL, FIRST_STEP, DATA, TRAINING = "start", "roll call", "first step", "data", "training"
 REPORTS, CHECKPOINTS, EVALUATION, EXPORT = "reports", "checkpoints", "evaluation", "export"
-LAST_CHECKPOINT = "last checkpoint"  # nothing trains any more while it is written
-REPEATED = "repeated"  # steps that a start before this one had taken, and lost
+LAST_CHECKPOINT = "last checkpoint"  # written after the training
+REPEATED = "repeated"  # steps that were lost in an earlier start and are taken again
 IdleTimer = Callable[[], Callable[[], float]]
 Item = TypeVar("Item")
-COMPARED = 5  # reports whose timed steps are compared: a single one may have been held up by chance
+COMPARED = 5  # reports whose timed steps are compared, because a single step may be slow by chance
 SLOW = 1.5  # times the median of the others
-# 10^12 operations a second, dense, by a word of the GPU's name, in the precision that the trainer uses there.
+# Dense peaks in 10^12 operations per second, by a part of the GPU's name, in the precision that the trainer uses on it.
 # Source: NVIDIA's data sheets.
 PEAKS = {
     "bfloat16": {
@@ -37,7 +38,7 @@ PEAKS = {
 
 
 def process_start() -> float:
-    """Time at which this process began, on the clock of time.monotonic; now, where the system does not tell.
+    """Return this process's start time on the clock of time.monotonic, or the current time if it isn't known.
 
     Source: proc_pid_stat(5), field 22, in clock ticks since the boot.
     """
@@ -51,68 +52,68 @@ def process_start() -> float:
 
 @dataclass
 class Clock:
-    """Seconds of each phase of a run; another process of this machine may go on with it."""
+    """The seconds of each phase of a run. Another process on the same machine can continue the clock."""
 
-    last: float = field(default_factory=time.monotonic)  # until then all is counted
+    last: float = field(default_factory=time.monotonic)  # all time up to this moment is counted
     current: str = START
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    repeats: bool = False  # whether the present steps were taken before
+    repeats: bool = False  # whether an earlier start had already taken the current steps
 
     def begin(self, phase: str) -> None:
-        """Count the time until now, and go on to this phase."""
+        """Count the time until now, and start this phase."""
         now = time.monotonic()
         self.seconds[REPEATED if self.repeats and self.current == TRAINING else self.current] += now - self.last
         self.last, self.current = now, phase
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time of the block as this phase's, then go on with the phase before."""
+        """Count the block's time as this phase, then return to the previous phase."""
         before = self.current
         self.begin(name)
         yield
         self.begin(before)
 
     def timed(self, batches: Iterator[Item], idle_timer: IdleTimer | None) -> Iterator[Item]:
-        """Yield the batches and count how long the device waited for each.
+        """Yield the batches, and count how long the device waited for each.
 
         Args:
-            idle_timer: returns a function that returns for how many seconds the device has had nothing to do; None
-                where nobody can tell.
+            idle_timer: starts a measurement, and returns a function that returns the device's idle seconds. Pass None
+                if the idle time can't be measured.
         """
         asked, idle = time.monotonic(), idle_timer and idle_timer()
         for batch in batches:
             if idle:
                 waited = min(idle(), time.monotonic() - asked)
                 self.seconds[DATA] += waited
-                self.last += waited  # it is no time of the present phase any more
+                self.last += waited  # this time no longer counts for the current phase
             yield batch
             asked, idle = time.monotonic(), idle_timer and idle_timer()
 
     @property
     def stepping(self) -> float:
-        """Seconds of all steps, with their waits for data."""
+        """The seconds of all steps, including their waits for data."""
         return sum(self.seconds.get(phase, 0.0) for phase in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
     def goodput(self) -> float:
-        """Share of the time that trained."""
+        """The share of the time that was spent on training."""
         return self.seconds[TRAINING] / sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """`goodput 83 %: of 312.1 s 259.0 trained; start 12.3, roll call 3.0, first step 9.1, data 4.2, ...`"""
+        """Format the clock: `goodput 83%: 259.0 of 312.1 s trained; start 12.3, roll call 3.0, data 4.2, ...`"""
         rest = ", ".join(f"{phase} {taken:.1f}" for phase, taken in self.seconds.items() if phase != TRAINING)
         whole = sum(self.seconds.values())
-        return f"goodput {self.goodput:.0%}: of {whole:.1f} s {self.seconds[TRAINING]:.1f} trained; {rest}"
+        return f"goodput {self.goodput:.0%}: {self.seconds[TRAINING]:.1f} of {whole:.1f} s trained; {rest}"
 
 
 class Slowest:
-    """Comparison of the seconds that processes, by these names, compute in the timed steps of the last reports."""
+    """A comparison of the seconds that processes compute in the timed steps of the last reports."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._reports = names, deque[Sequence[float]](maxlen=COMPARED)
 
     def values(self, seconds: Sequence[float]) -> Values:
-        """Return how many times as long as the others the slowest computes, by its name; empty if none is slow."""
+        """Map the slowest process to its computing time, divided by the others' median. Empty if none is slow."""
         self._reports.append(seconds)
         *others, most = sorted(map(sum, zip(*self._reports, strict=True)))
         usual = statistics.median(others) if others else 0.0
@@ -123,9 +124,9 @@ class Slowest:
 
 
 def peak_flops(device: str, precision: str) -> float:
-    """Return the peak of one GPU, in operations a second; 0.0 where it is not known, as of a CPU.
+    """Return the peak of one GPU in operations per second, or 0.0 if it isn't known, as for a CPU.
 
-    What a model's own operations make of it is its MFU, the model FLOPs utilization.
+    The share of the peak that a model's operations reach is its model FLOPs utilization (MFU).
     Source: Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B.
 
     Args:

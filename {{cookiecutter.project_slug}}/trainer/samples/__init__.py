@@ -1,1 +1,1 @@
-"""Samples in one global order, their shards and the fingerprint of both."""
+"""Reads samples from shards in one global order, and fingerprints both."""

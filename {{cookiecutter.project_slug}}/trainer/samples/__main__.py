@@ -1,9 +1,10 @@
-"""Shards on the command line. The first command writes an example data set, the second reads all of one:
+"""Writes and verifies shards from the command line.
+
+The first command writes an example data set. The second command reads and verifies all shards of a folder. To write
+your own data set, call `shards.write` from a program.
 
     python -m trainer.samples NAME --to DIR
     python -m trainer.samples verify DIR
-
-With `shards.write` a program writes data sets of its own.
 """
 
 import sys
@@ -30,20 +31,20 @@ def main(name: str, to: str) -> None:
         to: Folder to write the shards to.
     """
     if "://" in to:
-        sys.exit(f"--to {to}: must be a folder of this machine; copy it from there to the bucket")
+        sys.exit(f"--to {to} isn't a local folder; write the shards to a local folder, then copy them to the bucket")
     try:
         write_example(name, Path(to))
     except OSError as error:
-        sys.exit(f"--to {to}: cannot be written ({error.strerror})")
+        sys.exit(f"--to {to} cannot be written ({error.strerror})")
     counts = ", ".join(f"{len(Dataset(Path(to), split))} {split}" for split in ("train", "heldout"))
     print(f"{counts} samples in {to}; train on them with --data {to}")
 
 
 def verify(folder: tyro.conf.Positional[Path]) -> None:
-    """Read all shards of a folder, and compare them with the checksums that were kept when they were written.
+    """Read all shards of a folder, and compare them with the checksums from when they were written.
 
     Raises:
-        TrainerError: shards are missing or damaged.
+        TrainerError: If shards are missing or damaged.
     """
     kept = checksums(folder, "train") | checksums(folder, "heldout")
     names = sorted({path.name for path in folder.glob("*.array_record")} | kept.keys())
@@ -54,24 +55,24 @@ def verify(folder: tyro.conf.Positional[Path]) -> None:
     train, heldout = Dataset(folder, "train"), Dataset(folder, "heldout")
     require_unchanged(Fingerprint(0, 0, train.shards, heldout.shards), None, anyway=False, is_chief=True)
     bare = sum(name not in kept for name in names)
-    seen = f"can be read; {bare} have no checksum" if bare else "as they were written"
+    seen = f"readable, but {bare} have no checksum" if bare else "unchanged since they were written"
     print(f"{len(names)} shards, {len(train) + len(heldout)} samples: {seen}")
 
 
 def _fault(shard: Path, kept: Sequence[int]) -> str:
-    """Read all of a shard, and return what is wrong with it; empty if nothing is."""
+    """Read a whole shard, and return the problem with it, or an empty string if there is none."""
     index = 0
     try:
         if kept and checksum(shard) != kept[0]:
-            return f"{shard}: is not as it was written; copy it again, or write its set again"
+            return f"{shard} differs from what was written; copy it again, or write the data set again"
         count, source = record_count(shard), grain.sources.ArrayRecordDataSource(str(shard))
         for index in range(count):
             data.decode(source[index])
     except FileNotFoundError:
-        return f"{shard}: is missing; copy it again"
+        return f"{shard} is missing; copy it again"
     except TrainerError as error:
         return str(error)
-    except Exception as error:  # of the team's decode(), too
+    except Exception as error:  # also an error in your own decode()
         return f"{shard}: {damage(index, error)}"
     return ""
 

@@ -1,8 +1,8 @@
-"""Batches in one global order, for any number of processes.
+"""Makes batches in one global order, for any number of processes.
 
-The order of the training samples follows from the seed alone; of every global batch, process r of w takes samples r,
-r + w, r + 2w, ... So the run is the same run on 1 machine or on 100, and starting at step k costs nothing: reading is
-random access.
+The seed alone determines the order of the training samples. From every global batch, process r of w takes the samples
+r, r + w, r + 2w, ... So a run is the same on 1 machine or on 100. Starting at step k costs nothing, because samples are
+read by random access.
 """
 
 import errno
@@ -28,14 +28,14 @@ Part = TypeVar("Part")
 
 
 class Masked(NamedTuple):
-    """A batch whose end may be filled up; `mask` is 1 for a sample and 0 for what fills up, float32, shape (n,)."""
+    """A batch whose end may be padded. `mask` is 1 for a sample and 0 for padding, in float32, with shape (n,)."""
 
     batch: Batch
     mask: np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
 class Data:
-    """The data set of a job: batches for training, in one global order, and held out."""
+    """The data set of a job, with batches for training in one global order and batches for evaluation."""
 
     def __init__(self, job: Job) -> None:
         self._config = job.config
@@ -56,10 +56,10 @@ class Data:
         return train_batches(self.train, self._config, start=start, rank=rank, world_size=size)
 
     def evaluation(self, rank: int, size: int, micro_batches: int = 1) -> Iterator[Masked]:
-        """Yield every held-out sample to exactly one of `size` processes, and as many equal batches to each of them.
+        """Yield every held-out sample to exactly one of `size` processes, in equally many batches of equal size.
 
-        A batch is as large as one of the `micro_batches` into which a process divides its part of a global batch. At
-        the end it is filled up with a sample that counts for nothing.
+        A batch is as large as one of the `micro_batches` into which a process splits its part of a global batch. The
+        last batch is padded with a sample that doesn't count.
         """
         length = largest_part(self._config, size * micro_batches)
         block = length * size  # samples of all processes
@@ -75,25 +75,25 @@ class Data:
 
 
 def per_step(config: Config, example: Batch) -> dict[str, int]:
-    """Return the counts of an optimizer step, for reports: {"samples": 96, "tokens": 6144}."""
+    """Return the counts per optimizer step for reports: {"samples": 96, "tokens": 6144}."""
     return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config, example)}.items()}
 
 
 def order(count: int, config: Config) -> Any:
-    """The index of the sample at each place of the run, batch after batch: all of them, then all in another order."""
+    """Return the index of the sample at each place in the run. Each pass over all samples has a different order."""
     return grain.MapDataset.range(count).shuffle(seed=config.seed).repeat()
 
 
 def largest_part(config: Config, count: int) -> int:
-    """Return the samples of the largest of so many parts of a global batch."""
+    """Return the number of samples in the largest of `count` parts of a global batch."""
     return -(-config.global_batch // count)
 
 
 def require_samples(config: Config, world_size: int) -> None:
-    """Raises TrainerError for a global batch that is smaller than the world."""
+    """Raise TrainerError if the global batch is smaller than the world size."""
     if config.global_batch < world_size:
         raise TrainerError(
-            f"--global-batch is {config.global_batch}, must be at least one sample per process ({world_size})"
+            f"--global-batch is {config.global_batch}, but must be at least one sample per process ({world_size})"
         )
 
 
@@ -103,7 +103,7 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
     Parts differ by at most one sample when the global batch does not divide evenly.
 
     Raises:
-        TrainerError: the global batch is smaller than the world, or the data does not fit the flags.
+        TrainerError: If the global batch is smaller than the world size, or if the data doesn't match the flags.
     """
     require_samples(config, world_size)
     size = config.global_batch
@@ -119,8 +119,8 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
 
 
 def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:
-    """Yield `part` of each number in turn; other threads, or processes, make it before it is asked for."""
-    ahead = 2 if processes else 8  # in each of them, and all are in memory
+    """Yield `part` of each number in turn. Other threads or processes prepare the parts in advance."""
+    ahead = 2 if processes else 8  # parts that each process holds in memory
     options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead)
     batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part).to_iter_dataset(options)
     if not processes:
@@ -129,7 +129,7 @@ def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> I
 
 
 def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
-    """Batches that come through shared memory; a process that finds it full is ended by SIGBUS, and can say nothing."""
+    """Yield batches from shared memory. If the memory is full, SIGBUS kills a process before it can print an error."""
     batches = iter(dataset)
     try:
         yield from batches
@@ -137,7 +137,7 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
         is_full = getattr(error, "errno", 0) == errno.ENOSPC or f"exit code -{signal.SIGBUS:d}." in str(error)
         if not is_full:
             raise
-        cure = "lower --data-processes, or let threads make them (0), or give the container more (docker --shm-size)"
+        cure = "lower --data-processes, set it to 0 to use threads, or give the container more (docker --shm-size)"
         raise TrainerError(f"/dev/shm has no room for the batches of --data-processes; {cure}") from None
     finally:
         batches.close()  # ends the processes
@@ -146,7 +146,7 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:
-    """Return at most `count` consecutive, nearly equal parts of a batch, none of them empty."""
+    """Split a batch into at most `count` consecutive parts of nearly equal size, none of which is empty."""
     size = batch.inputs.shape[0]
     count = min(count, size)
     bounds = [-(-size * i // count) for i in range(count + 1)]

@@ -1,6 +1,6 @@
-"""Shards of samples: a data set is a folder of ArrayRecord files, `train-*.array_record` and `heldout-*.array_record`.
+"""Reads and writes the shards of a data set: `train-*.array_record` and `heldout-*.array_record` in a folder.
 
-What a sample is stands in trainer/data.py.
+The file trainer/data.py defines what a sample is.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from trainer.vertex.log import say
 from trainer.vertex.storage import Storage, checksum, read_json, write_json
 
 Split = Literal["train", "heldout"]
-READERS = 64  # shards that are opened at once, where each asks a bucket
+READERS = 64  # shards to open in parallel, because each one may be a request to a bucket
 
 
 def write(samples: Iterable[Sample], folder: Path, split: Split, shard_count: int = 4) -> None:
-    """Deal the samples out to `shard_count` files, like cards, and keep the checksum of each file beside them."""
+    """Distribute the samples to `shard_count` files in turn, and store the files' checksums next to them."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{split}-{i:05d}-of-{shard_count:05d}.array_record" for i in range(shard_count)]
     # Random access is fast only with one record per group.
@@ -47,10 +47,10 @@ def write_example(name: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def at(address: str, storage: Storage) -> Iterator[Path]:
-    """Open the folder of shards that `--data` means; an example data set is written for this run only.
+    """Open the folder of shards that `--data` specifies. An example data set is written only for this run.
 
     Raises:
-        TrainerError: the folder is not on this machine.
+        TrainerError: If the folder doesn't exist.
     """
     if address in EXAMPLES:
         with tempfile.TemporaryDirectory() as aside:
@@ -59,30 +59,30 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
     elif (path := storage.path(address)).is_dir():
         yield path
     else:
-        cure = "write shards there with trainer.samples.shards.write, or copy some"
-        raise TrainerError(f"--data {address}: there is no folder {path}; {cure}")
+        cure = "write shards there with trainer.samples.shards.write, or copy shards to it"
+        raise TrainerError(f"--data {address}: the folder {path} doesn't exist; {cure}")
 
 
 def example(config: Config, storage: Storage) -> Batch:
-    """Return a batch of one held-out sample, for its shapes and types; one held-out shard is enough."""
+    """Return a batch of one held-out sample, for its shapes and types. A single held-out shard is enough."""
     with at(config.data, storage) as folder:
         return Dataset(folder, "heldout").batch([0], config)
 
 
 class Dataset:
-    """One split of a folder of shards, by index."""
+    """One split of a data set, with access to its samples by index."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         paths = sorted(folder.glob(f"{split}-*.array_record"))
         if not paths:
-            raise TrainerError(f"{folder}: no file {split}-*.array_record; write one with trainer.samples.shards.write")
+            raise TrainerError(f"{folder}: no {split}-*.array_record; write shards with trainer.samples.shards.write")
         with ThreadPoolExecutor(READERS) as readers:
             counts = [*readers.map(record_count, paths)]
         self._folder, self._split = folder, split
         self.shards = {path.name: (path.stat().st_size, count) for path, count in zip(paths, counts, strict=True)}
         if sum(counts) == 0:
-            raise TrainerError(f"{folder}: the {split} shards hold no sample")
-        # With their counts, the source opens no shard before it reads.
+            raise TrainerError(f"{folder}: the {split} shards contain no samples")
+        # Because the paths contain the counts, the source opens a shard only to read from it.
         spans = [f"{path}[0:{count}]" for path, count in zip(paths, counts, strict=True)]
         self._source = grain.sources.ArrayRecordDataSource(spans)
 
@@ -98,11 +98,11 @@ class Dataset:
             return data.decode(record)
         except Exception:
             shard, number = self._place(index)
-            say(f"{self._folder / shard}: decode() of trainer/data.py fails for record {number}", "ERROR")
+            say(f"{self._folder / shard}: decode() in trainer/data.py fails for record {number}", "ERROR")
             raise
 
     def described(self) -> dict[str, tuple[int, ...]]:
-        """Return bytes and records of each shard by its name, a checksum of its first and last record, and the kept."""
+        """Map each shard to its bytes, records, checksum of the first and last record, and stored checksum, if any."""
         counts = [count for _, count in self.shards.values()]
         places = [[end - count, end - 1] * bool(count) for count, end in zip(counts, accumulate(counts), strict=True)]
         records = iter(self._records([*chain.from_iterable(places)]))
@@ -112,14 +112,14 @@ class Dataset:
         return {name: (*size, end, *kept.get(name, [])) for (name, size), end in rows}
 
     def _records(self, indices: list[int]) -> list[bytes]:
-        try:  # one call: the source reads in parallel, which matters where each read asks a bucket
+        try:  # one call reads in parallel, which matters if each read is a request to a bucket
             records: list[bytes] = self._source.__getitems__(indices)
         except (RuntimeError, ValueError) as error:
             raise self._damaged(indices, error) from None
         return records
 
     def _damaged(self, indices: list[int], error: Exception) -> Exception:
-        """Return an error that names the first of these records that cannot be read by itself; else the given one."""
+        """Return an error for the first of these records that can't be read, or the given error if all can be read."""
         for index in indices:
             try:
                 self._source[index]
@@ -129,7 +129,7 @@ class Dataset:
         return error
 
     def _place(self, index: int) -> tuple[str, int]:
-        """Return the shard of a record, and its index there."""
+        """Return the shard that contains a record, and the record's index in it."""
         for shard, (_, count) in self.shards.items():
             if index < count:
                 return shard, index
@@ -137,24 +137,24 @@ class Dataset:
         raise IndexError(index)
 
     def batch(self, indices: Iterable[int], config: Config) -> Batch:
-        """Return these samples, without augmentation."""
+        """Return a batch of these samples, without augmentation."""
         return collated(self.samples(indices), config)
 
     def first(self, count: int, config: Config) -> Batch:
-        """Return the first samples; from the beginning again, if there are fewer."""
+        """Return a batch of the first samples. If there are too few, samples repeat."""
         return self.batch((index % len(self) for index in range(count)), config)
 
 
 def collated(samples: Sequence[Sample], config: Config) -> Batch:
-    """Return a batch of all these samples: with fewer, each step would count others more than it should.
+    """Return a batch of all these samples. With fewer samples, a step would give the others too much weight.
 
     Raises:
-        TrainerError: `collate` has left some out, or made more of them.
+        TrainerError: If `collate` drops or adds samples.
     """
     batch = data.collate(samples, config)
     if wrong := next((name for name, array in batch._asdict().items() if len(array) != len(samples)), ""):
-        count = f"{len(getattr(batch, wrong))} {wrong} of {len(samples)} samples"
-        raise TrainerError(f"collate() of trainer/data.py makes {count}; it must keep each, in their order")
+        count = f"{len(getattr(batch, wrong))} {wrong} for {len(samples)} samples"
+        raise TrainerError(f"collate() in trainer/data.py returns {count}; keep all samples, in their order")
     return batch
 
 
@@ -162,7 +162,7 @@ def record_count(path: Path) -> int:
     try:
         return len(grain.sources.ArrayRecordDataSource(str(path)))
     except RuntimeError:
-        raise TrainerError(f"{path}: is not an ArrayRecord file, or was cut short; write it again") from None
+        raise TrainerError(f"{path} isn't an ArrayRecord file, or is truncated; write it again") from None
 
 
 def damage(record: int, cause: Exception) -> str:
@@ -171,11 +171,11 @@ def damage(record: int, cause: Exception) -> str:
 
 
 def checksums(folder: Path, split: Split) -> dict[str, list[int]]:
-    """Return the checksum of each shard that `write` has kept: none for those of an older version."""
+    """Return the stored checksum of each shard, or none if an older version wrote the shards."""
     file = folder / f"{split}-checksums.json"
     try:
         return {name: [int(value)] for name, value in read_json(file).items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise TrainerError(f"{file}: cannot be read ({error}); copy it again, or remove it") from None
+        raise TrainerError(f"{file} cannot be read ({error}); copy it again, or remove it") from None

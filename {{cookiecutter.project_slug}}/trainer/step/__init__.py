@@ -1,1 +1,1 @@
-"""A step's state and sums."""
+"""The state and the sums of a training step."""

@@ -1,1 +1,1 @@
-"""Keeps the contract of the service: folders, outputs, log lines, exit codes, reducers."""
+"""Implements the service's contract: folders, outputs, log lines, exit codes, and reducers."""

@@ -1,21 +1,21 @@
-"""The exceptions whose text is meant for the person who started the job; the exit code says who is to blame."""
+"""Defines errors whose text is for the user, and whose exit code shows whether a restart can help."""
 
 import contextlib
 import traceback
 from collections.abc import Iterator
 from typing import Any
 
-EXPORTABLE = "write its forward pass in operations of the framework alone, or export another form in trainer/export.py"
+EXPORTABLE = "use only the framework's operations in its forward pass, or change the export in trainer/export.py"
 
 
 class TrainerError(ValueError):
-    """A fault that the user can cure; `task.py` prints its text without a traceback and ends with its exit code.
+    """An error that the user can fix. `task.py` prints its text without a traceback, and exits with its exit code.
 
     Args:
-        event: fields of the log lines that say it.
+        event: the fields of the log lines that print the error.
     """
 
-    exit_code = 1  # permanent: another start would end the same way
+    exit_code = 1  # permanent: a restart would fail again
 
     def __init__(self, text: str = "", **event: Any) -> None:
         super().__init__(text)
@@ -23,30 +23,30 @@ class TrainerError(ValueError):
 
 
 class PeerError(TrainerError):
-    """Another replica was lost, late or preempted; nothing is wrong here, and another start resumes."""
+    """The error of a healthy replica if another one was lost, late, or preempted. A restart resumes the run."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class LostPeerError(PeerError):
-    """A peer was lost while this process trained; its parent says which one, and ends with PeerError's code."""
+    """The error of a process that lost a peer. Its parent process names the peer, and exits with PeerError's code."""
 
     exit_code = 175
 
 
 class EndedEarlyError(TrainerError):
-    """A training process ended with code 0 before the training did; the service would take that for a success."""
+    """The error of a training process that exited with code 0 too early, which the service would take for success."""
 
     def __init__(self, replica: str) -> None:
         super().__init__(
-            f"{replica}: a training process ended with code 0 before the training did; look for a call of exit,"
-            " sys.exit or os._exit"
+            f"{replica}: a training process exited with code 0 before the training was complete; look for a call of"
+            " exit, sys.exit, or os._exit"
         )
 
 
 @contextlib.contextmanager
 def exporting(file: str) -> Iterator[None]:
-    """Turn an error of the block, which exports the model of this file, into one sentence with the line of the file."""
+    """Turn an error of the block, which exports the model in `file`, into a sentence with the line in that file."""
     try:
         yield
     except Exception as error:
@@ -58,7 +58,7 @@ def exporting(file: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_exit(replica: str) -> Iterator[None]:
-    """Take sys.exit(0) within the block for what it is: raises EndedEarlyError."""
+    """Raise EndedEarlyError if the block calls sys.exit(0)."""
     try:
         yield
     except SystemExit as end:

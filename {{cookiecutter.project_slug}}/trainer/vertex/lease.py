@@ -1,18 +1,19 @@
-"""Lease of an output folder: its chief takes it before the job reads or writes there, and no second job gets it.
+"""Leases an output folder to one job. The chief takes the lease before the job reads or writes there.
 
-The folder `lease` in that of the checkpoints holds two files of each writer; the launcher reads them, too, as its page
-launcher/docs/events.md describes:
+The folder `lease` under the checkpoints contains two files per writer. The launcher reads them, too, as
+launcher/docs/events.md describes.
 
-    JOB.json  its claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"};
-              the writer locks it by `flock`; "lock" is empty where the file system has no locks
-    JOB.12    empty: its twelfth renewal, one in 10 s; the file of the renewal before is removed
+    JOB.json  The claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"}.
+              The writer locks this file with `flock`. If the file system has no locks, "lock" is empty.
+    JOB.12    An empty file for the twelfth renewal. Every 10 s, a new file replaces the previous one.
 
-A writer lives while its lock is held, which a reader on the same machine sees at once. A writer of the same host before
-the last boot is gone if it hasn't renewed since that boot. For another reader it lives if it renews within 60 s of
-looking; the clocks of two machines are never compared. A renewal is a new name, because a mounted bucket is listed
-anew, but may show a file's content and time from a cache for 60 s. As nothing is atomic there, each writer first writes
-its claim, waits until others see it, and then looks (Lamport's bakery algorithm): the folder is left to whoever has
-renewed already, or has the older claim.
+A writer is alive while its lock is held. A reader on the same machine sees the lock immediately. A writer from before
+the host's last boot is dead if it hasn't renewed since that boot. For any other reader, a writer is alive if it renews
+during 60 s of observation. The clocks of two machines are never compared. Each renewal has a new name. A
+mounted bucket lists new names immediately, but may serve a file's content and time from a cache for 60 s. Nothing is
+atomic on a bucket. So each writer first writes its claim, then waits until other machines see it, and then looks for
+other claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed, or to the writer with
+the older claim.
 Source: Cloud Storage FUSE documentation, "Caching" and "Limitations and differences from POSIX", 2026.
 """
 
@@ -38,15 +39,15 @@ from trainer.vertex.storage import Storage
 
 FOLDER = "lease"
 RENEW_SECONDS, EXPIRE_SECONDS, LOOK_SECONDS, LEAVE_SECONDS = 10.0, 60.0, 0.5, 5.0
-SETTLE_SECONDS = 3.0  # until all machines see a new file of a mounted bucket
+SETTLE_SECONDS = 3.0  # until all machines see a new file in a mounted bucket
 LARGEST = 2**12  # bytes of a claim
-NO_CLAIM = (OSError, ValueError, TypeError, AttributeError, RecursionError)  # of a file that is gone, or is none
+NO_CLAIM = (OSError, ValueError, TypeError, AttributeError, RecursionError)  # the file is gone or isn't a claim
 BOOT, UPTIME = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/uptime")
 
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """A job that writes to the folder, or is about to, since a time of its own clock."""
+    """The claim of a job that writes to the folder or is about to write. `since` is a time of the job's own clock."""
 
     since: str
     job: str
@@ -56,9 +57,9 @@ class Claim:
 
 @contextlib.contextmanager
 def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
-    """Hold the lease of the output folder while the block runs; only the chief does.
+    """Hold the lease of the output folder while the block runs, if this replica is the chief.
 
-    Raises TrainerError where another job holds it, or it cannot be written.
+    Raises TrainerError if another job holds the lease, or if the lease can't be written.
     """
     if not is_chief:
         yield
@@ -82,7 +83,7 @@ def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
 
 
 class Lease:
-    """The lease of one job on its output folder."""
+    """One job's lease of its output folder."""
 
     def __init__(self, storage: Storage) -> None:
         self._folder = storage.checkpoints / FOLDER
@@ -92,35 +93,35 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def take(self, settle: float) -> None:
-        """Become the one writer, and renew this in another thread; others see a new claim after `settle` seconds."""
+        """Become the only writer, and start the renewing thread. Others see a new claim after `settle` seconds."""
         with writable.writing(self._folder):
             self._require_first()
             claim = self._write_claim()
-            time.sleep(0 if self._number else settle)  # this job's, from before a restart, everybody has seen
+            time.sleep(0 if self._number else settle)  # after a restart, others have already seen this job's claim
             self._require_first(claim)
             self._write_renewal()
         self._thread.start()
 
     def close(self) -> None:
-        """Leave the folder to others, without a trace; for any thread but that of the renewals."""
+        """Give up the lease, and remove its files. Don't call this function from the renewing thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(LEAVE_SECONDS)
         with contextlib.suppress(OSError):
             _remove(self._folder, self._job)
             self._folder.rmdir()
-            self._folder.parent.rmdir()  # which a run that saved nothing has not made
+            self._folder.parent.rmdir()  # only if the run saved nothing there
         self._locked.close()
 
     def _require_first(self, own: Claim | None = None) -> None:
-        """Return when no other writer is left; removes dead ones. Raises TrainerError for one that lives."""
+        """Wait until no other writer is left, and remove dead writers. Raises TrainerError if a writer is alive."""
         seen: dict[str, tuple[int, float]] = {}
         while others := [claim for claim in _claims(self._folder) if claim.job != self._job]:
             for other in others:
                 renewals, is_locked = _renewals(self._folder, other.job), _is_locked(self._folder, other)
                 if is_locked is None and other.job not in seen:
                     whether = f"whether job {other.job} on {other.host} still writes there"
-                    say(f"{self._folder.parent}: looking for up to {EXPIRE_SECONDS:.0f} s {whether}")
+                    say(f"{self._folder.parent}: checking for up to {EXPIRE_SECONDS:.0f} s {whether}")
                 before, since = seen.setdefault(other.job, (renewals, time.monotonic()))
                 if is_locked is False or time.monotonic() > since + EXPIRE_SECONDS:
                     _remove(self._folder, other.job)
@@ -129,7 +130,7 @@ class Lease:
             time.sleep(LOOK_SECONDS)
 
     def _write_claim(self) -> Claim:
-        """Write the claim anew, and lock it if that can be done; a reader takes an empty one for none."""
+        """Rewrite the claim, and lock it if the file system has locks. Readers ignore an empty claim."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._number, file = _renewals(self._folder, self._job), self._folder / f"{self._job}.json"
         file.unlink(missing_ok=True)
@@ -139,7 +140,7 @@ class Lease:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             lock = _machine(stream)
         claim = Claim(datetime.now(timezone.utc).isoformat(timespec="seconds"), self._job, platform.node(), lock)
-        file.write_text(json.dumps(asdict(claim)))  # and closed: a bucket shows it only then
+        file.write_text(json.dumps(asdict(claim)))  # also closes the file, which makes it visible on a bucket
         return claim
 
     def _write_renewal(self) -> None:
@@ -154,15 +155,15 @@ class Lease:
                 self._write_renewal()
                 if (jobs := {claim.job for claim in _claims(self._folder)}) and self._job not in jobs:
                     taken = f"{self._folder.parent}: job {min(jobs)} has taken the folder"
-                    say_last(f"{taken}, as this one was silent for {EXPIRE_SECONDS:.0f} s; it ends", "ERROR")
+                    say_last(f"{taken}, because this job was silent for {EXPIRE_SECONDS:.0f} s; exiting", "ERROR")
                     os._exit(TrainerError.exit_code)
 
 
 def _goes_first(other: Claim, own: Claim | None, renewals: int, *, is_alive: bool) -> bool:
-    """Whether another writer goes before this job.
+    """Return whether another writer takes precedence over this job.
 
-    Without a claim of our own each one does that is known to live. Beside ours only one that has renewed or is older
-    does; any other is about to leave.
+    If this job has no claim yet, every writer that is known to be alive takes precedence. Otherwise, only a writer that
+    has renewed or has an older claim takes precedence. Any other writer is about to leave.
     """
     return renewals > 0 or other < own if own else is_alive
 
@@ -182,13 +183,13 @@ def _files(folder: Path, job: str) -> list[Path]:
 
 
 def _renewals(folder: Path, job: str) -> int:
-    """Return how often the job has renewed its claim."""
+    """Return how many times the job has renewed its claim."""
     numbers = (file.suffix[1:] for file in _files(folder, job))
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def _is_locked(folder: Path, claim: Claim) -> bool | None:
-    """Return whether the writer of a claim lives; None where this machine cannot tell."""
+    """Return whether the writer of a claim is alive, or None if this machine can't determine it."""
     with contextlib.suppress(OSError), (folder / f"{claim.job}.json").open("rb") as stream:
         if claim.lock == (machine := _machine(stream)):
             try:
@@ -199,13 +200,13 @@ def _is_locked(folder: Path, claim: Claim) -> bool | None:
         boot, own_boot = (lock.partition(":")[0] for lock in (claim.lock, machine))
         if claim.host == platform.node() and boot not in ("", own_boot):
             booted = time.time() - float(UPTIME.read_text().split()[0])
-            # Another machine may have the same name; that one renews.
+            # Another machine may have the same name. A writer there keeps renewing.
             return None if any(file.stat().st_mtime > booted for file in _files(folder, claim.job)) else False
     return None
 
 
 def _machine(stream: IO[bytes]) -> str:
-    """Name the one machine and mount in which a lock on this file counts."""
+    """Return an ID of the machine and the mount on which a lock on this file is valid."""
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 
@@ -215,12 +216,12 @@ def _remove(folder: Path, job: str) -> None:
 
 
 def _in_use(folder: Path, claim: Claim, renewals: int) -> TrainerError:
-    """Return the error of a second job; its seconds are by the clock of the file system, and only said."""
+    """Return the error for a second job. Its seconds use the file system's clock, and are only for the message."""
     seconds = 0.0
     with contextlib.suppress(OSError):
         seconds = time.time() - (folder / f"{claim.job}.{renewals or 'json'}").stat().st_mtime
     since = claim.since[:16].replace("T", " ")
     return TrainerError(
         f"{folder.parent} is in use by job {claim.job} on {claim.host} since {since} UTC (renewed {max(seconds, 0):.0f}"
-        " s ago); choose another output folder, or wait until it ends"
+        " s ago); choose another output folder, or wait until that job ends"
     )

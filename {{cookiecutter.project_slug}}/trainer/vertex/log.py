@@ -1,7 +1,7 @@
-"""Log lines: plain on a terminal, otherwise a JSON object each, which Cloud Logging parses.
+"""Prints log lines: plain text on a terminal, otherwise JSON objects, which Cloud Logging parses.
 
-`message` is the text that people see, `severity` its colour, and every other key can be searched for. The
-launcher acts on the keys of events, such as `step` and `lost_peer`, and on no message.
+In Cloud Logging, `message` is the text, `severity` sets its color, and all other keys are searchable. The launcher acts
+on event keys, such as `step` and `lost_peer`, but never on a message.
 Source: Cloud Logging documentation, "Structured logging", 2026.
 """
 
@@ -18,32 +18,33 @@ from trainer.vertex.errors import TrainerError
 
 
 def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
-    """Print one sentence: plain on a terminal, a JSON line otherwise. Threads may call it at the same time."""
+    """Print one sentence, as plain text on a terminal or as a JSON line. This function is thread-safe."""
     if sys.stdout.isatty():
         rich.print({"WARNING": "[yellow]", "ERROR": "[red]"}.get(severity, "") + rich.markup.escape(message))
     else:
-        # In one write, for another thread that says something at the same time: print writes the line's end by itself.
+        # One write per line: print() writes the newline separately, so lines of two threads could mix.
         sys.stdout.write(_json_line(message, severity, **fields))
         sys.stdout.flush()
 
 
 def say_last(message: str, severity: str = "INFO") -> None:
-    """Print one sentence in the handler of a signal that ends this process.
+    """Print one sentence from the handler of a signal that ends this process.
 
-    Past sys.stdout: the signal may have come within a write, and Python lets no other one into the same buffer.
+    This function bypasses sys.stdout, because the signal may have interrupted a write to its buffer, which isn't
+    reentrant.
     """
     line = f"{message}\n" if sys.stdout.isatty() else _json_line(message, severity)
     os.write(sys.stdout.fileno(), line.encode())
 
 
 def say_lines(text: str, severity: str = "INFO", /, **fields: Any) -> None:
-    """Print each line of a text as a sentence of its own."""
+    """Print each line of a text as a separate log line."""
     for line in text.splitlines():
         say(line, severity, **fields)
 
 
 def exit_code(run: Callable[..., None], *args: Any) -> int:
-    """Call a program's main part; returns its exit code. A TrainerError is printed, without a traceback."""
+    """Call a program's main function, and return the exit code. A TrainerError is printed without a traceback."""
     try:
         run(*args)
     except TrainerError as error:

@@ -1,12 +1,13 @@
-"""Reduction Server: whether NCCL's all-reduces pass through the reducers, by its log.
+"""Finds out from NCCL's log whether NCCL uses the reducers of Reduction Server.
 
-NCCL says it nowhere else: reducers that it does not use are paid for, and idle. This file needs nothing but Python;
-another trainer can take it along:
+NCCL reports this nowhere else. Reducers that NCCL doesn't use are idle, but still cost money. This file needs only
+Python's standard library, so you can copy it to another trainer.
+Source of the log lines: github.com/NVIDIA/nccl, src/plugin, src/transport and src/graph of 2.18 to 2.32.
+
+Example:
 
     nccl.watch(os.environ)  # in every process, before NCCL starts
-    print(nccl.judge(nccl.read_log(os.environ), reducers=4))  # in that of rank 0, after the first step
-
-Source of the log lines: github.com/NVIDIA/nccl, src/plugin, src/transport and src/graph of 2.18 to 2.32.
+    print(nccl.judge(nccl.read_log(os.environ), reducers=4))  # in the process of rank 0, after the first step
 """
 
 import contextlib
@@ -17,46 +18,49 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# NCCL writes %h and %p, host and process, itself. Source: NCCL documentation, NCCL_DEBUG_FILE.
-# Without ENV and TUNING it leaves out which way an all-reduce takes.
+# NCCL replaces %h with the host and %p with the process ID. Source: NCCL documentation, NCCL_DEBUG_FILE.
+# Without ENV and TUNING, NCCL doesn't log which algorithm an all-reduce uses.
 LOGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,TUNING", "NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p"}
 
-LARGE = 2**20  # bytes; less is no all-reduce of gradients for which there are reducers
-MOST_GPUS = 8  # of a machine; NCCL passes reducers by where there are more, and 2.27 and later do not say so
+LARGE = 2**20  # bytes; a smaller all-reduce isn't an all-reduce of gradients, for which reducers exist
+MOST_GPUS = 8  # per machine; with more, NCCL doesn't use reducers, and 2.27 and later don't log the reason
 CONNECTED = re.compile(r"\[(\d+)\] NCCL INFO CollNet \d+/\d+ : .* via COLLNET/")
-WAY = re.compile(r"AllReduce: (\d+) Bytes -> Algo ([A-Z]\w*)")  # 2.23 has numbers, which other versions count otherwise
+WAY = re.compile(r"AllReduce: (\d+) Bytes -> Algo ([A-Z]\w*)")  # NCCL 2.23 logs numbers, which other versions redefine
 FAILED = "Cannot initialize CollNet"
 
-SYSTEM = "see that NCCL_COLLNET_ENABLE is 1 and NCCL_NET unset, that the reducers run, and their log"
+SYSTEM = "check that NCCL_COLLNET_ENABLE is 1, NCCL_NET is unset, and the reducers run; see the reducers' log"
 CHECK = "see /app/reduction-server.txt in the image"
-ALGO_FORCED = ("NCCL_ALGO has NCCL go another way", "leave it unset")
-TOO_MANY_GPUS = (f"NCCL uses reducers where a machine has at most {MOST_GPUS} GPUs", "take such, or remove pool 2")
-NOT_CONNECTED = ("NCCL has loaded the plug-in and not connected to them", SYSTEM)
-NOT_MENTIONED = ("NCCL's log does not mention them", CHECK)
-LOG_REDIRECTED = ("NCCL's log goes where the job has it go", "leave all variables unset that begin with NCCL_DEBUG")
-NO_LOG = ("NCCL has written no log into /tmp", "see that it can be written to, and that several GPUs train")
-# A line of the log -> what it means for the reducers, and the cure. The first that matches counts.
+ALGO_FORCED = ("NCCL_ALGO selects another algorithm", "leave NCCL_ALGO unset")
+TOO_MANY_GPUS = (
+    f"NCCL uses reducers only on machines with up to {MOST_GPUS} GPUs",
+    "use such machines, or remove pool 2",
+)
+NOT_CONNECTED = ("NCCL has loaded the plug-in, but not connected to the reducers", SYSTEM)
+NOT_MENTIONED = ("NCCL's log does not mention the reducers", CHECK)
+LOG_REDIRECTED = ("the job itself configures NCCL's log", "leave all variables unset that begin with NCCL_DEBUG")
+NO_LOG = ("NCCL has written no log to /tmp", "check that /tmp is writable, and that several GPUs train")
+# Pattern of a log line -> the problem with the reducers, and the fix. The first pattern that matches counts.
 CAUSES = {
     r"NCCL_ALGO set by environment to (?!\^|.*(?i:collnet))": ALGO_FORCED,
     FAILED: ("NCCL cannot set up the reducers", SYSTEM),
     r"NET/Plugin ?: (?:No plugin found|Could not find:)": ("NCCL finds no plug-in", "install google-reduction-server"),
     r"NET/Plugin ?: .*(?:libnccl-net\S*: |cannot open shared object|undefined symbol|\(required by)": (
         "the plug-in cannot be opened",
-        "install what it needs in the image",
+        "install its dependencies in the image",
     ),
     r"CollNet currently only supports up to 8 GPUs": TOO_MANY_GPUS,
-    r"less than CollNet node threshold": ("reducers serve two or more machines", "add workers, or remove pool 2"),
-    # NCCL cannot always start its own two networks, either: that is no fault.
+    r"less than CollNet node threshold": ("reducers need two or more machines", "add workers, or remove pool 2"),
+    # NCCL's own two networks (IB and Socket) may also fail to start, which isn't an error.
     r"FastSocket disabled|Failed to initialize NET plugin (?!IB|Socket)": (
         "the plug-in does not start",
-        "leave NCCL_COLLNET_ENABLE at 1, and Fast Socket out of the image",
+        "leave NCCL_COLLNET_ENABLE at 1, and remove Fast Socket from the image",
     ),
     r"Loaded coll(?:net)? plugin": NOT_CONNECTED,
-    r"Failed to find ncclCollNetPlugin_v": ("the plug-in has no half for the reducers that this NCCL takes", CHECK),
-    # From 2.28 on that is all that it says.
-    r"Loaded net plugin": ("NCCL has loaded one half of the plug-in, and not that of the reducers", CHECK),
+    r"Failed to find ncclCollNetPlugin_v": ("this NCCL does not support the plug-in's half for reducers", CHECK),
+    # NCCL 2.28 and later log nothing else about it.
+    r"Loaded net plugin": ("NCCL has loaded the plug-in's network half, but not its half for reducers", CHECK),
     r"External network plugin \S+ is unsupported|Failed to find ncclNetPlugin_v": (
-        "NCCL takes no version of the plug-in",
+        "NCCL supports no version of the plug-in",
         CHECK,
     ),
 }
@@ -64,19 +68,19 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Log:
-    """State of the reducers, by the log of one process."""
+    """The state of the reducers according to the log of one process."""
 
-    is_ours: bool  # there is a log, as `watch` wants it
-    connected: int = 0  # ranks of NCCL that prepare to speak with reducers: those that do so for their machines
-    failed: bool = False  # and cannot
-    way: str = ""  # of the largest all-reduce, such as RING; "" from an NCCL before 2.24, and of all but rank 0
-    bytes: int = 0  # of that all-reduce
-    cause: tuple[str, str] = NO_LOG  # why not, and the cure
+    is_ours: bool  # whether there is a log with the settings of `watch`
+    connected: int = 0  # NCCL ranks that prepare a connection to reducers, each on behalf of its machine
+    failed: bool = False  # whether the connection failed
+    way: str = ""  # algorithm of the largest all-reduce, such as RING; "" before NCCL 2.24, and except on rank 0
+    bytes: int = 0  # size of that all-reduce
+    cause: tuple[str, str] = NO_LOG  # why the reducers aren't used, and the fix
 
 
 @dataclass(frozen=True)
 class Use:
-    """Whether reducers are used, None where that cannot be told, as one sentence."""
+    """A verdict on the reducers, with a sentence for the user. `used` is None if the log doesn't show it."""
 
     used: bool | None
     sentence: str
@@ -86,14 +90,14 @@ class Use:
 
 
 def watch(environ: MutableMapping[str, str]) -> None:
-    """Have NCCL try reducers, and write a log that `read_log` reads; the user's own settings stay."""
+    """Make NCCL try reducers and write a log that `read_log` can read. The user's own settings are kept."""
     environ.setdefault("NCCL_COLLNET_ENABLE", "1")
-    if not LOGS.keys() & environ.keys():  # whoever has set one wants to read the log himself
+    if not LOGS.keys() & environ.keys():  # a user who has set one of them reads the log
         environ.update(LOGS)
 
 
 def read_log(environ: Mapping[str, str]) -> Log:
-    """Read what NCCL has written in this process since `watch`."""
+    """Read what NCCL has logged in this process since `watch`."""
     if not _is_ours(environ):
         return Log(is_ours=False, cause=LOG_REDIRECTED)
     with contextlib.suppress(OSError):
@@ -102,29 +106,29 @@ def read_log(environ: Mapping[str, str]) -> Log:
 
 
 def end_log(environ: Mapping[str, str]) -> None:
-    """Let what NCCL goes on to write vanish: a line for each all-reduce would fill the disk in days."""
+    """Discard everything that NCCL logs from now on: one line per all-reduce would fill the disk within days."""
     path = _path()
     if not _is_ours(environ) or not path.exists():
         return
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the one that lists this folder is gone again
+        with contextlib.suppress(OSError):  # the descriptor that lists this folder is already closed
             if Path(os.readlink(link)) == path:
                 with open(os.devnull, "wb") as nothing:
                     os.dup2(nothing.fileno(), int(link.name))
 
 
 def _is_ours(environ: Mapping[str, str]) -> bool:
-    """Whether the log is as `watch` wants it: one that says less would be taken for reducers that are not used."""
+    """Return whether the log has the settings of `watch`. In a shorter log, used reducers would seem idle."""
     return LOGS.items() <= environ.items()
 
 
 def _path() -> Path:
-    host = socket.gethostname().partition(".")[0]  # of a name with dots NCCL takes the first part
+    host = socket.gethostname().partition(".")[0]  # NCCL uses the part before the first dot
     return Path(LOGS["NCCL_DEBUG_FILE"].replace("%h", host).replace("%p", str(os.getpid())))
 
 
 def parse(log: str) -> Log:
-    """Read the text of a log."""
+    """Parse the text of a log."""
     if not log:
         return Log(is_ours=False)
     size, way = max(((int(size), way) for size, way in WAY.findall(log)), default=(0, ""))
@@ -137,33 +141,33 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
 
     Args:
         chief: the log of rank 0.
-        ranks: of all processes; 0 if the chief's alone are known.
-        connected: the ranks of all processes that are connected; None if the chief's alone are known.
-        gpus: of a machine; 0 if that is not known.
+        ranks: the number of ranks in all processes; 0 if only the chief's log is known.
+        connected: the number of connected ranks in all processes; None if only the chief's log is known.
+        gpus: the number of GPUs per machine; 0 if it isn't known.
     """
-    unknown = f"whether {reducers} reducers are used cannot be told"
+    unknown = f"NCCL's log does not show whether the {reducers} reducers are used"
     if not chief.is_ours:
         return Use(None, f"{unknown}: {'; '.join(chief.cause)}")
-    # One rank of a machine connects for all of them, and that need not be rank 0, whose log may be the only one.
+    # One rank per machine connects on behalf of all its ranks. It may not be rank 0, whose log may be the only one.
     others_may = connected is None and chief.cause == NOT_CONNECTED
     if connected is None:
         connected = 0 if chief.failed else chief.connected
-    by = f"{connected} of {ranks} ranks connect, for their machines" if ranks else f"{connected} ranks connect"
+    by = f"{connected} of {ranks} ranks connect for their machines" if ranks else f"{connected} ranks connect"
     seen = "; ".join(filter(None, (chief.way, by if connected else "")))
     if chief.way.startswith("COLLNET") and chief.bytes >= LARGE:
-        return Use(True, f"{reducers} reducers in use ({seen})")
+        return Use(True, f"{reducers} reducers are in use ({seen})")
     if connected and not chief.way:
-        return Use(True, f"{reducers} reducers are connected ({by}); this NCCL does not tell how much it uses them")
+        return Use(True, f"{reducers} reducers are connected ({by}); this NCCL does not log how much it uses them")
     if others_may and not connected and not chief.way:
-        return Use(None, f"{unknown}: rank 0 does not connect, and another rank may; add `connected` up over all ranks")
+        return Use(None, f"{unknown}: rank 0 doesn't connect, but another rank may; sum `connected` over all ranks")
     if not connected and not others_may:
         why, cure = TOO_MANY_GPUS if gpus > MOST_GPUS else chief.cause
     elif chief.bytes < LARGE:
-        why = f"the largest all-reduce has {chief.bytes} bytes"
-        cure = "they serve larger models, and strategies that all-reduce gradients"
+        why = f"the largest all-reduce has only {chief.bytes} bytes"
+        cure = "use a larger model, or a strategy that all-reduces gradients"
     elif chief.cause == ALGO_FORCED:
         why, cure = ALGO_FORCED
     else:
         why = f"{f'{by}, but ' if connected else ''}NCCL prefers {chief.way}"
-        cure = "remove pool 2, or take larger models or machines"
-    return Use(False, f"{reducers} reducers are paid for and not used: {why}; {cure}")
+        cure = "remove pool 2, or use a larger model or larger machines"
+    return Use(False, f"{reducers} reducers are paid for but not used: {why}; {cure}")

@@ -1,4 +1,4 @@
-"""The reducers of pool 2: have NCCL use them, and say whether it does, as nothing else would."""
+"""Makes NCCL use the reducers in pool 2, and reports whether NCCL uses them."""
 
 import contextlib
 from collections.abc import Callable, Mapping, MutableMapping
@@ -8,34 +8,34 @@ from trainer.vertex import nccl
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say
 
-VERDICT = Path("/app/reduction-server.txt")  # of requirements/reducers.sh, which the build of the image has run
+VERDICT = Path("/app/reduction-server.txt")  # requirements/reducers.sh writes it during the image build
 
 
 class IdleReducersError(TrainerError):
-    """--require-reducers, and the reducers are not used."""
+    """The error if --require-reducers is set, but NCCL doesn't use the reducers."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h
 
 
 def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: bool, required: bool) -> None:
-    """Set NCCL up for a job's reducers before it starts, and say on the chief why it cannot use them.
+    """Configure NCCL for a job's reducers before NCCL starts. If NCCL can't use them, the chief prints a warning.
 
-    Raises TrainerError where reducers are required, and there are none or no GPU (IdleReducersError).
+    Raises TrainerError if the job lacks the required reducers, and IdleReducersError if it lacks GPUs for them.
     """
     if required and not count:
-        raise TrainerError("--require-reducers, and the job has none; add pool 2, or leave the flag out")
-    why = "" if gpus else "this run is on CPUs, and reducers serve GPUs"
+        raise TrainerError("--require-reducers is set, but the job has no reducers; add pool 2, or remove the flag")
+    why = "" if gpus else "this run uses CPUs, but reducers need GPUs"
     if count and required and why:
         raise _idle(f"{count} reducers are not used: {why}", rank)
     if count and gpus:
         nccl.watch(environ)
-        why = verdict()  # the log will tell, and this says it before the first step
+        why = verdict()  # known before the first step, unlike the content of NCCL's log
     if count and why and rank == 0:
         say(f"{count} reducers are not used: {why}", "WARNING", reducers="idle")
 
 
 def verdict() -> str:
-    """Return why NCCL cannot use reducers in this image; empty where it can, or no build has looked."""
+    """Return why NCCL can't use reducers in this image, or an empty string if the image build found no problem."""
     with contextlib.suppress(OSError):
         return next((line for line in VERDICT.read_text().splitlines() if "idle" in line), "")
     return ""
@@ -51,14 +51,16 @@ def settle(
     gpus: int,
     required: bool,
 ) -> dict[str, float]:
-    """Find out whether the reducers were used, after the first all-reduce of the gradients; returns it for the reports.
+    """Find out whether the reducers were used. Return the result for the reports.
+
+    Every process must call this function, after the first all-reduce of gradients.
 
     Args:
-        count: reducers of the job.
-        add: returns the sum of a number over all processes. Every process must call this function.
-        gpus: of this machine.
+        count: the number of reducers in the job.
+        add: a function that returns the sum of a number over all processes.
+        gpus: the number of GPUs on this machine.
 
-    Raises IdleReducersError in all processes.
+    Raises IdleReducersError in all processes if the reducers are required but not used.
     """
     if not count or not gpus:
         return {}
@@ -66,7 +68,7 @@ def settle(
     nccl.end_log(environ)
     failed, connected = add(int(log.failed)), add(log.connected)
     use = nccl.judge(log, count, ranks, 0 if failed else connected, gpus)
-    # Only the log of rank 0 tells all: 0 for idle, 1 for used, 2 for not known.
+    # Only rank 0's log is complete. 0 stands for idle, 1 for in use, and 2 for not known.
     used = add((2 if use.used is None else int(use.used)) if rank == 0 else 0)
     if required and not used:
         raise _idle(use.sentence, rank)
@@ -76,7 +78,7 @@ def settle(
 
 
 def _idle(sentence: str, rank: int) -> IdleReducersError:
-    """The end of a run whose reducers are required; the chief's line has the field that an alert looks for."""
+    """Return the error for idle reducers that are required. The chief's line has the field that alerts look for."""
     if rank == 0:
         say(sentence, "ERROR", reducers="idle")
-    return IdleReducersError("--require-reducers, and the reducers are not used; the chief says why")
+    return IdleReducersError("--require-reducers is set, but the reducers are not used; see the chief's log")

@@ -1,7 +1,7 @@
-"""Folders of a job: AIP_* variables and gs:// addresses -> paths.
+"""Maps a job's AIP_* variables and gs:// URIs to paths.
 
-Vertex AI mounts every bucket under /gcs in each replica and names the job's folders by gs:// address.
-GCS_MOUNT, set by the local Vertex, is another folder in place of /gcs; nothing else differs there.
+Vertex AI mounts every bucket under /gcs in each replica, and passes the job's folders as gs:// URIs. The local Vertex
+sets GCS_MOUNT to a folder that replaces /gcs. Nothing else differs.
 """
 
 import json
@@ -14,16 +14,16 @@ from typing import Any
 
 from trainer.vertex.errors import TrainerError
 
-# Where cloudml-hypertune 0.1.0.dev6 writes, and the service reads, unless told otherwise.
+# The default file that cloudml-hypertune 0.1.0.dev6 writes and the service reads.
 METRIC_FILE = "/tmp/hypertune/output.metrics"
-CHUNK = 2**20  # bytes of a file that are in memory
-LARGEST = 2**26  # bytes of a JSON file: those of a million files
+CHUNK = 2**20  # bytes to read at a time
+LARGEST = 2**26  # bytes of a JSON file, enough for the commit marker of a million files
 FOLDERS = {"model": "AIP_MODEL_DIR", "checkpoints": "AIP_CHECKPOINT_DIR", "logs": "AIP_TENSORBOARD_LOG_DIR"}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a hyperparameter tuning job, and the file from which the service takes its metrics."""
+    """One trial of a hyperparameter tuning job, and the file from which the service reads its metrics."""
 
     id: str
     metric_file: Path
@@ -31,32 +31,32 @@ class Trial:
 
 @dataclass(frozen=True)
 class Storage:
-    """The folders of one job; without Vertex they are all under ./output."""
+    """The folders of one job. Outside Vertex AI, they are all under ./output."""
 
     model: Path = Path("output/model")
     checkpoints: Path = Path("output/checkpoints")
     logs: Path = Path("output/logs")
     mount: Path = Path("/gcs")
     trial: Trial | None = None  # only in hyperparameter tuning
-    job: str = ""  # id of the job, the same after a restart; "" without Vertex
+    job: str = ""  # job ID, which stays the same after a restart; "" outside Vertex AI
 
     @property
     def emulated(self) -> bool:
-        """True on a laptop: Vertex itself always mounts buckets under /gcs."""
+        """True in the local Vertex. Vertex AI itself always mounts buckets under /gcs."""
         return self.mount != Path("/gcs")
 
     def path(self, address: str) -> Path:
-        """Return a gs://, /gcs or ordinary address as a path. Raises TrainerError for one that no mount can serve."""
+        """Return the path for a gs:// URI, a /gcs path, or an ordinary path. Raises TrainerError for other URIs."""
         for prefix in ("gs://", "/gcs/"):
             if address.startswith(prefix):
                 return self.mount / address.removeprefix(prefix).lstrip("/")
         if "://" in address:
-            raise TrainerError(f"{address}: neither a path nor gs://BUCKET/FOLDER; copy the data to a bucket first")
+            raise TrainerError(f"{address} is neither a path nor gs://BUCKET/FOLDER; copy the data to a bucket first")
         return Path(address)
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy all files below `source`: their content alone, as a mounted bucket keeps no modes and no times."""
+    """Copy the content of all files under `source`. A mounted bucket doesn't store their modes and times."""
     for path in sorted(source.rglob("*")):
         if path.is_file():
             copy = target / path.relative_to(source)
@@ -73,10 +73,10 @@ def checksum(file: Path) -> int:
 
 
 def read_json(file: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError, or ValueError: a pipe or a device would be read for ever."""
+    """Return the value of a JSON file. Raises OSError or ValueError, also for pipes, which could block forever."""
     size = file.stat().st_size
     if not file.is_file() or size > LARGEST:
-        raise ValueError(f"it is no regular file of at most {LARGEST} bytes")
+        raise ValueError(f"it isn't a regular file of at most {LARGEST} bytes")
     try:
         return json.loads(file.read_text())
     except RecursionError:
@@ -84,14 +84,14 @@ def read_json(file: Path) -> Any:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Replace the file in one step: a reader sees the old text or the new one."""
+    """Replace the file atomically: a reader sees either the old text or the new text."""
     aside = file.with_name(f"{file.name}.partial")
     aside.write_text(json.dumps(value, indent=1))
     aside.replace(file)
 
 
 def from_env(environ: Mapping[str, str]) -> Storage:
-    """AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR, each with its default; the tuning trial."""
+    """Read the job's folders from AIP_* variables, with defaults, and the tuning trial from CLOUD_ML_* variables."""
     mounted = Storage(mount=Path(environ.get("GCS_MOUNT") or "/gcs"))
     folders = {name: mounted.path(environ[variable]) for name, variable in FOLDERS.items() if environ.get(variable)}
     id, file = environ.get("CLOUD_ML_TRIAL_ID", ""), environ.get("CLOUD_ML_HP_METRIC_FILE", "")

@@ -1,6 +1,6 @@
-"""Tests that outputs can be written, before the training, and reports a disk that fails during it, in one sentence.
+"""Verifies before the training that outputs are writable, and reports disk errors in one sentence.
 
-The test writes a probe file: permission bits tell nothing about a mounted bucket or a disk mounted read-only.
+The test writes a probe file, because permission bits aren't reliable for a mounted bucket or a read-only disk.
 """
 
 import contextlib
@@ -20,22 +20,24 @@ WORKER = ("checkpoints",)
 
 PROBE = ".writable-"
 DENIED = (errno.EACCES, errno.EPERM)
-SPACE = "make space there, or choose another output folder"
+SPACE = "free some space there, or choose another output folder"
 IN_THE_WAY = "a file is in the way: remove it, or choose another output folder"
-USER = "run as root, as the image does, or let this user write there"
-BUCKET = "look whether there is such a bucket, and whether the job's service account has Storage Object Admin on it"
+USER = "run as root, as the image does, or give this user write permission"
+BUCKET = "check that the bucket exists, and that the job's service account has the role Storage Object Admin on it"
 CURES: dict[int | None, str] = {
     **dict.fromkeys((None, errno.ENOSPC, errno.EDQUOT), SPACE),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), IN_THE_WAY),
-    errno.ENOENT: f"if somebody has removed it, make it again; otherwise {BUCKET}",
+    errno.ENOENT: f"if the folder was removed, create it again; otherwise {BUCKET}",
     errno.EROFS: "choose an output folder on a disk that is not read-only",
 }
 
 
 def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
-    """Write in the folders of these kinds of outputs, or above where they are still to come; returns these folders.
+    """Write a probe file for each of these kinds of outputs, and return the folders that were tested.
 
-    Raises TrainerError, with a line for each place that cannot be written.
+    If a folder doesn't exist yet, the nearest folder above it is tested.
+
+    Raises TrainerError, with a line for each place that can't be written.
     """
     places = {"model": storage.model, "checkpoints": storage.checkpoints, "logs": storage.logs}
     if storage.trial:
@@ -44,7 +46,7 @@ def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
     for kind in (kind for kind in places if kind in kinds):
         try:
             if kind == "metric file" and places[kind].exists():
-                places[kind].open("r+b").close()  # it stays as it is
+                places[kind].open("r+b").close()  # its content doesn't change
             else:
                 folders.append(_probe(storage, places[kind]))
         except OSError as error:
@@ -56,10 +58,10 @@ def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn an error of the block, which writes at or below `path`, into the one sentence of a TrainerError.
+    """Turn an error in the block, which writes to `path` or a folder under it, into a TrainerError with one sentence.
 
     Args:
-        others: exceptions of a framework that stand for an error of the file system.
+        others: the framework's exceptions for a file system error.
     """
     errors: tuple[type[Exception], ...] = (OSError, *others)
     try:
@@ -69,20 +71,20 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 class Dispensable:
-    """A place that a run can do without: a failure there is one warning, until it can be written again."""
+    """A place that a run can do without. Its failures cause a single warning, until it is writable again."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._is_lost = path, False
 
     @contextlib.contextmanager
     def writing(self, *others: type[Exception]) -> Iterator[None]:
-        """End the block, which writes at or below the path, at an error as of `writing`, and go on behind it."""
+        """Suppress an error in the block, which writes to the path or a folder under it, and print a warning."""
         try:
             with writing(self._path, *others):
                 yield
         except TrainerError as error:
             if not self._is_lost:
-                warn(f"{error}; training goes on without")
+                warn(f"{error}; training continues without it")
             self._is_lost = True
         else:
             if self._is_lost:
@@ -91,23 +93,23 @@ class Dispensable:
 
 
 def _probe(storage: Storage, path: Path) -> Path:
-    """Write in `path`, or in the nearest folder above it that exists, and return that; raises OSError."""
+    """Write a probe file in `path` or the nearest existing folder above it, and return that folder."""
     places = [path, *path.parents]
     if not storage.emulated and path.is_relative_to(storage.mount):
-        # Where no bucket is mounted, root could make its folder, and a whole training would be lost with the machine.
+        # If no bucket is mounted, root could create its folder, and all outputs would be lost with the machine.
         places = places[: -len(storage.mount.parts)] or places
     folder = next((place for place in places if place.exists()), places[-1])
     with tempfile.NamedTemporaryFile(prefix=PROBE, dir=folder) as probe:
-        probe.write(b"\n")  # a mounted bucket refuses only what has a content, when the file is closed
+        probe.write(b"\n")  # a mounted bucket rejects a file only when it is closed, and only if it has content
     return folder
 
 
 def _sentence(path: Path, error: Exception) -> str:
-    """`/gcs/b/run/logs cannot be written (Permission denied: /gcs/b/run, as user 1000); run as root ...`"""
+    """Format an error: `/gcs/b/run/logs cannot be written (Permission denied: /gcs/b/run, as user 1000); run as ...`"""
     reason, number = str(error).partition("\n")[0], None
     if isinstance(error, OSError) and error.errno:
         number, file = error.errno, Path(error.filename2 or error.filename or "")
-        place = file.parent if file.name.startswith(PROBE) else file  # the name of a probe says nothing
+        place = file.parent if file.name.startswith(PROBE) else file  # the probe's name doesn't help the user
         reason = f"{os.strerror(number)}: {place}" if error.filename else os.strerror(number)
     if number in DENIED:
         user = os.geteuid()

@@ -1,7 +1,7 @@
-"""YOURS: what a sample is, how it is stored, and how samples become a batch. Here: images with one label each.
+"""YOURS: defines a sample, its encoding, and its batches. This example: images with one label each.
 
-`trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches of them with `augment` and
-`collate`; the rest of the project knows nothing of what a sample is. All arrays here are numpy's, for any framework.
+`trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches with `augment` and `collate`.
+No other code depends on what a sample is. All arrays in this file are NumPy arrays, for any framework.
 """
 
 import struct
@@ -15,27 +15,27 @@ import numpy as np
 from trainer import flags
 from trainer.vertex.errors import TrainerError
 
-Array: TypeAlias = Any  # of numpy here; in model.py a tensor of the framework
+Array: TypeAlias = Any  # a NumPy array in this file; a tensor of the framework in model.py
 
 HEADER = struct.Struct("<iHHH")  # label, height, width, channels; the pixels follow as bytes
-DIGITS = "sklearn/datasets/data/digits.csv.gz"  # a line per image: 64 pixels from 0 to 16, then the label
+DIGITS = "sklearn/datasets/data/digits.csv.gz"  # one line per image: 64 pixels from 0 to 16, then the label
 EXAMPLE_NOISE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    """The flags of Config for the data."""
+    """Config's flags for the data."""
 
     data: str = "digits"
     """Folder of shards, as a path or gs://BUCKET/FOLDER; "digits" is a small built-in data set."""
     classes: int = 10
-    """Number of classes; labels run from 0 to one below it."""
+    """Number of classes. Labels are 0 or more, and less than this number."""
     noise: float | None = None
-    """Standard deviation of Gaussian noise on training pixels (0 to 1); by default 0.1 for "digits", else 0."""
+    """Standard deviation of Gaussian noise on training pixels (0 to 1). The default is 0.1 for "digits", else 0."""
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield a phrase, which names the flag, for each wrong value."""
+    """Yield a phrase with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 
@@ -46,18 +46,18 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """n samples as arrays, each with n as its first dimension; the model is called with `inputs`."""
+    """A batch of n samples as arrays, whose first dimension is n. The model is called with `inputs`."""
 
     inputs: Array  # (n, height, width, channels), float32 in [0, 1]
     labels: Array  # (n,), int64
 
 
 def encode(sample: Sample) -> bytes:
-    """Raises TrainerError for an image of another type or shape than that of `Sample`."""
+    """Encode a sample. Raises TrainerError if its image doesn't have the type and shape that `Sample` specifies."""
     image = sample.image
     if image.dtype != np.uint8 or image.ndim != 3:
         raise TrainerError(
-            f"an image is {image.dtype} of shape {image.shape}; must be uint8, (height, width, channels)"
+            f"an image is {image.dtype} of shape {image.shape}, but must be uint8 of shape (height, width, channels)"
         )
     return HEADER.pack(sample.label, *image.shape) + image.tobytes()
 
@@ -68,7 +68,7 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """Return a sample as a training step sees it; `random` follows from the seed and the sample's place in the run."""
+    """Add noise to a training sample. The seed and the sample's place in the run determine `random`."""
     noise = config.noise
     if noise is None:
         noise = EXAMPLE_NOISE if config.data in EXAMPLES else 0
@@ -79,30 +79,30 @@ def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> S
 
 
 def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
-    """Raises TrainerError for a label that is no class; on a GPU it would end in an unrelated error."""
+    """Make a batch. Raises TrainerError if a label isn't a class, because a GPU would report an unrelated error."""
     images = np.stack([sample.image for sample in samples]).astype(np.float32) / np.float32(255)
     labels = np.array([sample.label for sample in samples], np.int64)
     wrong = labels[(labels < 0) | (labels >= config.classes)]
     if len(wrong):
-        raise TrainerError(f"the data has the label {wrong[0]}, must be from 0 to below --classes ({config.classes})")
+        raise TrainerError(f"a label is {wrong[0]}, but must be at least 0 and below --classes ({config.classes})")
     return Batch(images, labels)
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return the counts that reports have besides samples, for one sample; `example` is a batch of one."""
+    """Return additional counts per sample for reports, by name. `example` is a batch of one sample."""
     return {}
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
-    """Say in a sentence how the exported model answers some held-out samples."""
+    """Describe in a sentence what the exported model predicts for some held-out samples."""
     shown, seen = (" ".join(map(str, labels)) for labels in (batch.labels, np.argmax(answer(batch.inputs), axis=1)))
     return f"held-out images show {shown}, and the model sees {seen}"
 
 
 def digits() -> dict[str, list[Sample]]:
-    """1,797 handwritten digits of 8 x 8 pixels; every fifth is held out.
+    """Return 1,797 handwritten digits of 8 x 8 pixels, of which every fifth is held out.
 
-    They come from scikit-learn's own file, as importing scikit-learn would take two seconds in each replica.
+    They are read from scikit-learn's own file, because importing scikit-learn takes two seconds in each replica.
     """
     table = np.loadtxt(str(distribution("scikit-learn").locate_file(DIGITS)), delimiter=",")
     images = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
@@ -114,4 +114,4 @@ def digits() -> dict[str, list[Sample]]:
     }
 
 
-EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"digits": digits}  # what --data takes besides a folder
+EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"digits": digits}  # values of --data besides a folder

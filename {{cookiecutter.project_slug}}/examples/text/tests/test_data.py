@@ -1,4 +1,4 @@
-"""YOURS: what holds of a sample, and of the example's samples."""
+"""YOURS: tests of a sample, and of the samples in the example."""
 
 import numpy as np
 import pytest
@@ -49,14 +49,14 @@ def test_a_batch_has_each_byte_and_the_one_after_it() -> None:
 
 
 def test_a_sample_shorter_than_the_context_is_refused() -> None:
-    with pytest.raises(TrainerError, match="--context is 4, must be below the 4 bytes of a sample"):
+    with pytest.raises(TrainerError, match="--context is 4, but must be below the 4 bytes of a sample"):
         data.collate([sample(b"abcde"), sample(b"ABCD")], Config(context=4))
 
 
 def test_training_begins_anywhere_in_a_sample_as_its_generator_says() -> None:
     text, config = sample(bytes(range(100))), Config(context=80)
     begins = {data.augment(text, np.random.default_rng(seed), config).text[0] for seed in range(200)}
-    assert begins == set(range(20))  # so that context and the byte after it are there
+    assert begins == set(range(20))  # so that the context and the byte after it exist
     assert data.augment(sample(b"abcd"), np.random.default_rng(0), Config(context=3)).text.tobytes() == b"abcd"
 
 
@@ -72,7 +72,7 @@ def test_what_is_shown_is_what_the_model_finds_likeliest_after_a_held_out_text()
 
 
 def test_a_wrong_flag_is_one_phrase_that_names_it() -> None:
-    assert list(findings(Config(context=0))) == ["--context is 0, must be at least 1"]
+    assert list(findings(Config(context=0))) == ["--context is 0, but must be at least 1"]
 
 
 def test_reports_count_tokens() -> None:

@@ -1,7 +1,7 @@
-"""YOURS: what a sample is, how it is stored, and how samples become a batch. Here: text, as bytes.
+"""YOURS: defines a sample, its encoding, and its batches. This example: text as bytes.
 
-`trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches of them with `augment` and
-`collate`; the rest of the project knows nothing of what a sample is. All arrays here are numpy's, for any framework.
+`trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches with `augment` and `collate`.
+No other code depends on what a sample is. All arrays in this file are NumPy arrays, for any framework.
 """
 
 import sysconfig
@@ -15,37 +15,37 @@ import numpy as np
 from trainer import flags
 from trainer.vertex.errors import TrainerError
 
-Array: TypeAlias = Any  # of numpy here; in model.py a tensor of the framework
+Array: TypeAlias = Any  # a NumPy array in this file; a tensor of the framework in model.py
 
-BYTES = 256  # kinds of them: the vocabulary
-LENGTH = 1025  # bytes of a sample of the example: a context of 1,024, and the byte after it
-END = b"\0"  # between two files
-WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model shows; how freely it chooses them, near 0 the likeliest
+BYTES = 256  # different bytes, which are the vocabulary
+LENGTH = 1025  # bytes per sample in the example: a context of 1,024, and the byte after it
+END = b"\0"  # separator between two files
+WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model writes, and the temperature of sampling
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    """The flags of Config for the data."""
+    """Config's flags for the data."""
 
     data: str = "stdlib"
-    """Folder of shards, as a path or gs://BUCKET/FOLDER; "stdlib" is the source of Python's own library."""
+    """Folder of shards, as a path or gs://BUCKET/FOLDER; "stdlib" is the source of Python's standard library."""
     context: int = 32
-    """Bytes that the model sees at once; those of a sample but one, or fewer."""
+    """Number of bytes that the model sees at a time. It must be less than the number of bytes in a sample."""
     steps: int = 400
-    """Optimizer steps."""
+    """Number of optimizer steps."""
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield a phrase, which names the flag, for each wrong value."""
+    """Yield a phrase with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "context")
 
 
 class Sample(NamedTuple):
-    text: np.ndarray[tuple[int], np.dtype[np.uint8]]  # bytes that follow each other
+    text: np.ndarray[tuple[int], np.dtype[np.uint8]]  # consecutive bytes
 
 
 class Batch(NamedTuple):
-    """n samples as arrays, each with n as its first dimension; the model is called with `inputs`."""
+    """A batch of n samples as arrays, whose first dimension is n. The model is called with `inputs`."""
 
     inputs: Array  # (n, context), int32: a byte from 0 to 255
     targets: Array  # (n, context), int64: the byte after each of these
@@ -60,27 +60,27 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """The sample from somewhere on; `random` follows from the seed and the sample's place in the run."""
+    """Return a random part of the sample. The seed and the sample's place in the run determine `random`."""
     room = len(sample.text) - config.context
     return sample if room < 1 else Sample(sample.text[random.integers(room) :])
 
 
 def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
-    """Raises TrainerError for a sample that is shorter than the context."""
+    """Make a batch. Raises TrainerError if a sample isn't longer than the context."""
     shortest = min(len(sample.text) for sample in samples)
     if shortest <= config.context:
-        raise TrainerError(f"--context is {config.context}, must be below the {shortest} bytes of a sample")
+        raise TrainerError(f"--context is {config.context}, but must be below the {shortest} bytes of a sample")
     text = np.stack([sample.text[: config.context + 1] for sample in samples])
     return Batch(text[:, :-1].astype(np.int32), text[:, 1:].astype(np.int64))
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return the counts that reports have besides samples, for one sample; `example` is a batch of one."""
+    """Return additional counts per sample for reports, by name. `example` is a batch of one sample."""
     return {"tokens": example.inputs.shape[1]}
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
-    """Say how the exported model goes on where the first of some held-out samples ends."""
+    """Show how the exported model continues the first of some held-out samples."""
     text, context = batch.inputs[:1], batch.inputs.shape[1]
     random = np.random.default_rng(0)
     for _ in range(WRITTEN):
@@ -92,7 +92,7 @@ def show(answer: Callable[[Array], Array], batch: Batch) -> str:
 
 
 def stdlib() -> dict[str, list[Sample]]:
-    """The modules of Python's own library, without its packages, four million bytes; every twentieth is held out."""
+    """Return the modules of Python's standard library (four million bytes). Every twentieth module is held out."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     return {
         "train": [*packed(file.read_bytes() for i, file in enumerate(files) if i % 20)],
@@ -101,7 +101,7 @@ def stdlib() -> dict[str, list[Sample]]:
 
 
 def packed(texts: Iterable[bytes]) -> Iterator[Sample]:
-    """The texts one after another, cut into samples of one length; what is left at the end is dropped."""
+    """Concatenate the texts, and split them into samples of equal length. The remainder is dropped."""
     rest = b""
     for text in texts:
         rest += text + END
@@ -110,4 +110,4 @@ def packed(texts: Iterable[bytes]) -> Iterator[Sample]:
         rest = rest[whole:]
 
 
-EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"stdlib": stdlib}  # what --data takes besides a folder
+EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"stdlib": stdlib}  # values of --data besides a folder

@@ -1,4 +1,4 @@
-"""A script or module of your own: found before anybody waits, and run as Python itself runs one."""
+"""Finds your own script or module before replicas wait for each other, and runs it as Python would."""
 
 import os
 import resource
@@ -15,11 +15,11 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say
 
 USAGE = "python -m trainer.cluster.run [-m] SCRIPT ARGS"
-LOG_SECONDS = 300.0  # within which NCCL has chosen its way
+LOG_SECONDS = 300.0  # after which NCCL has chosen its algorithm
 
 
 class ScriptError(TrainerError):
-    """The script is missing; or it has ended itself, with a code other than 0."""
+    """The error of a script that is missing, or that exited with a code other than 0."""
 
     def __init__(self, text: str, exit_code: int = 1) -> None:
         self.exit_code = exit_code
@@ -28,14 +28,14 @@ class ScriptError(TrainerError):
 
 @dataclass(frozen=True)
 class Script:
-    """A file, or with -m a module, and its arguments."""
+    """A file, or a module with -m, and its arguments."""
 
     name: str
     args: tuple[str, ...] = ()
     is_module: bool = False
 
     def run(self) -> None:
-        """Run it as `__main__`. Raises ScriptError where it exits with a code other than 0."""
+        """Run the script as `__main__`. Raises ScriptError if it exits with a code other than 0."""
         sys.argv = [self.name, *self.args]
         try:
             if self.is_module:
@@ -47,10 +47,10 @@ class Script:
             if isinstance(end.code, str):
                 raise ScriptError(end.code) from None
             if end.code:
-                raise ScriptError(f"{self.name} has ended itself with exit code {end.code}", end.code) from None
+                raise ScriptError(f"{self.name} exited with code {end.code}", end.code) from None
 
     def run_with_reducers(self, count: int, *, is_chief: bool) -> None:
-        """Run it, and let the chief's process say what NCCL's log tells of the job's reducers."""
+        """Run the script, and let the chief's process report from NCCL's log whether the reducers are used."""
         ended = threading.Event()
         teller = threading.Thread(target=_tell, args=(count, is_chief, ended), daemon=True)
         teller.start()
@@ -60,36 +60,39 @@ class Script:
 
 
 def require_joined(joined: bool, processes: int, fix: str) -> None:
-    """Raise ScriptError if a script in several processes exited with 0 and none joined the others.
+    """Raise ScriptError if the script ran in several processes, and they exited with 0 without joining each other.
 
-    A script that leaves the work to other programs is trusted: this process can't know whether those joined.
+    If the script only starts other programs, nothing is raised, because this process can't know whether they joined.
     """
     own, others = (resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     if processes > 1 and not joined and others < own / 2:
-        raise ScriptError(f"{processes} processes ran, none joined the others: each trained alone. {fix}")
+        raise ScriptError(f"{processes} processes ran, but none joined the others, so each trained alone. {fix}")
 
 
 def find(argv: Sequence[str]) -> Script:
-    """Return what a command line names. Raises ScriptError where there is no such thing."""
+    """Return the script or module that a command line specifies. Raises ScriptError if it doesn't exist."""
     is_module, words = argv[:1] == ["-m"], argv[argv[:1] == ["-m"] :]
     if not words:
-        raise ScriptError(f"{USAGE}: names no script")
+        raise ScriptError(f"the command specifies no script; use {USAGE}")
     name, *args = words
     if not (_has_module(name) if is_module else Path(name).is_file()):
         kind = "module" if is_module else "script"
-        raise ScriptError(f"{name}: there is no such {kind} in {Path.cwd()}; the image has the files of trainer/ alone")
+        raise ScriptError(f"{name}: no such {kind} in {Path.cwd()}; the image contains only the files in trainer/")
     return Script(name, tuple(args), is_module)
 
 
 def _has_module(name: str) -> bool:
     try:
         return util.find_spec(name) is not None
-    except (ImportError, ValueError):  # a package above it is none
+    except (ImportError, ValueError):  # its parent isn't a package
         return False
 
 
 def _tell(reducers: int, is_chief: bool, ended: threading.Event) -> None:
-    """Wait for NCCL's log or the script's end, say what the log tells, and end it: days of it would fill the disk."""
+    """Wait for NCCL's log or the end of the script. Report whether reducers are used, and end the log.
+
+    Without this, the log would fill the disk within days.
+    """
     while not ended.wait(LOG_SECONDS) and not nccl.read_log(os.environ).is_ours:
         pass
     if is_chief:

@@ -1,1 +1,1 @@
-"""Scores the checkpoints of a training while it runs, in pool 3."""
+"""Scores a training's checkpoints in pool 3 while the training runs."""

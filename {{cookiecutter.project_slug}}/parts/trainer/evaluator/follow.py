@@ -1,10 +1,10 @@
-"""Follows the checkpoints of a training, scores each of them, and marks the best.
+"""Follows a training's checkpoints, scores each of them, and marks the best one.
 
-An evaluator is no part of the cluster. It sees of the trainers only the checkpoints in the job's folder; the trainers
-see of it only the mark on the best checkpoint, which they do not remove. So neither waits for the other.
+An evaluator isn't part of the cluster. The evaluator reads only the checkpoints in the job's folder. The training
+replicas read only the mark on the best checkpoint, and don't remove this checkpoint. So neither waits for the other.
 
-It scores the oldest checkpoint first, because TensorBoard drops points that come after those of later steps. If it is
-slower than the training, some checkpoints are removed before their turn, and are never scored.
+The evaluator scores the oldest checkpoint first, because TensorBoard drops points that arrive after points of later
+steps. If the evaluator is slower than the training, some checkpoints are removed before they are scored.
 """
 
 import math
@@ -26,14 +26,14 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say, say_last, warn
 from trainer.vertex.storage import read_json, write_json
 
-NAME = "evaluator"  # of its run in TensorBoard
+NAME = "evaluator"  # the name of its run in TensorBoard
 OUTPUTS = ("checkpoints", "logs")
-RESULTS = "evaluations.json"  # beside the checkpoints: what an evaluator that restarts need not do again
-BEST = "best.json"  # beside the checkpoints: names the best of them, which is spared from pruning
-LOOK_SECONDS = 2.0  # between two looks for a new checkpoint; each asks the bucket
-PATIENCE_SECONDS = 86_400.0  # without a new checkpoint; the training goes on without an evaluator
-AT_ONCE = 32  # samples that are scored: one device need not hold a batch of all of them
-ATTEMPTS = 3  # to read a checkpoint that looks whole; a mounted bucket may show one that is gone already
+RESULTS = "evaluations.json"  # next to the checkpoints: the results that a restarted evaluator reuses
+BEST = "best.json"  # next to the checkpoints: the best checkpoint, which isn't pruned
+LOOK_SECONDS = 2.0  # between two checks for a new checkpoint, each of which is a request to the bucket
+PATIENCE_SECONDS = 86_400.0  # without a new checkpoint, after which the evaluator exits
+AT_ONCE = 32  # samples per batch, so that the batch fits on one device
+ATTEMPTS = 3  # to read a checkpoint that seems complete; a mounted bucket may list one that is already gone
 
 Metrics = Mapping[str, float]
 Score = Callable[[Path], Metrics]  # checkpoint -> loss and metrics over all held-out samples
@@ -41,31 +41,31 @@ Report = Callable[[int, Metrics], None]
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job], Score]) -> None:
-    """Do the evaluator's part.
+    """Run the evaluator.
 
     Args:
         scorer: returns the function that scores a checkpoint.
 
     Raises:
-        TrainerError: this is a second evaluator, an output cannot be written, or as `score_all`.
+        TrainerError: If this is a second evaluator, if an output isn't writable, or if `score_all` raises it.
     """
     _, config = choice.parse(argv, "trainer.evaluator")
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
     if not cluster.name.endswith("-0"):
-        raise TrainerError(f"{cluster.name}: one evaluator scores all checkpoints; set replicaCount of pool 3 to 1")
+        raise TrainerError(f"{cluster.name}: a single evaluator scores all checkpoints; set pool 3's replicaCount to 1")
     writable.require_writable(folders, OUTPUTS)
     with shards.at(config.data, folders) as folder:
         score_all(Job(config, folders, folder, cluster), scorer)
 
 
 def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
-    """Score checkpoints until the training is over, under a run name of their own.
+    """Score checkpoints until the training is over. The results are a separate run in TensorBoard.
 
-    SIGTERM ends it with 143, not with 0: the service stops an evaluator also when it takes the machine away, and must
-    not count it as finished then. When the job is over, nobody asks how it ended.
+    After SIGTERM, the evaluator exits with 143, not with 0. The service also sends SIGTERM when it takes the machine
+    away, and must not count the evaluator as finished in this case. After the end of the job, the code doesn't matter.
 
     Raises:
-        TrainerError: there is no held-out shard, or a checkpoint is of another model.
+        TrainerError: If held-out shards are missing, or if a checkpoint is from another model.
     """
     config, root = job.config, job.storage.checkpoints
     score = scorer(replace(job, config=replace(config, global_batch=min(config.global_batch, AT_ONCE))))
@@ -85,10 +85,12 @@ def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
 
 
 def follow(config: Config, root: Path, score: Score, report: Report, patience: float = PATIENCE_SECONDS) -> None:
-    """Score each whole checkpoint in `root` once, until that of the last step is done, or none comes for so long.
+    """Score each complete checkpoint in `root` once, until the last step's checkpoint is scored.
+
+    If there is no new checkpoint for `patience` seconds, stop with a warning.
 
     Raises:
-        TrainerError: a checkpoint is of another model.
+        TrainerError: If a checkpoint is from another model.
     """
     results, attempts, deadline = read_results(root), Counter[int](), time.monotonic() + patience
     best: Path | None = None
@@ -106,16 +108,16 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
                 report(step, metrics)
                 continue
         elif max(done, default=0) >= config.steps:
-            return say(f"that was the last checkpoint; the best one is {best}")
+            return say(f"the last checkpoint is scored; the best checkpoint is {best}")
         if time.monotonic() > deadline:
-            return warn(f"no new checkpoint in {root} within {patience:g} s; the evaluator ends, the training goes on")
+            return warn(f"no new checkpoint in {root} for {patience:g} s; the evaluator stops, but the job continues")
         time.sleep(LOOK_SECONDS)
 
 
 def mark_best(root: Path, results: Mapping[int, Metrics], marked: Path | None) -> Path | None:
-    """Mark the checkpoint with the smallest held-out loss, which is a number, of those that are still there.
+    """Mark the checkpoint with the smallest finite held-out loss, among the checkpoints that still exist.
 
-    Returns it; the `marked` one if there is none.
+    Returns this checkpoint, or `marked` if there is none.
     """
     numbers = {step: metrics["loss"] for step, metrics in results.items() if math.isfinite(metrics["loss"])}
     losses = {step: loss for step, loss in numbers.items() if commit_marker.numbered(root, step).is_dir()}
@@ -129,7 +131,7 @@ def mark_best(root: Path, results: Mapping[int, Metrics], marked: Path | None) -
 
 
 def read_results(root: Path) -> dict[int, Metrics]:
-    """Step -> metrics, as an earlier evaluator of this job has left them; empty if there was none."""
+    """Return the metrics by step that an earlier evaluator of this job has stored. Empty if there was none."""
     try:
         return {int(step): metrics for step, metrics in read_json(root / RESULTS).items()}
     except FileNotFoundError:
@@ -140,17 +142,17 @@ def read_results(root: Path) -> dict[int, Metrics]:
 
 
 def _attempt(score: Score, folder: Path, *, is_last: bool) -> Metrics | None:
-    """Return the checkpoint's metrics; none if it was removed meanwhile, is damaged, or is worth another attempt."""
+    """Return the checkpoint's metrics, or None if it was removed, if it is damaged, or if another attempt may help."""
     problem = commit_marker.why_corrupt(folder)
     try:
         if not problem:
             return score(folder)
-    except Exception as error:  # each framework says in its own way that a file has vanished
+    except Exception as error:  # each framework has its own exception for a missing file
         if is_last and not commit_marker.why_incomplete(folder):
             raise
         problem = f"{type(error).__name__}: {error}".partition("\n")[0]
     if commit_marker.why_incomplete(folder):
-        warn(f"skipped {folder}: it was removed while it was read")
+        warn(f"skipped {folder}: it was removed during the evaluation")
     else:
         warn(f"skipped {folder}: {problem}" if is_last else f"{folder} cannot be scored ({problem}); trying again")
     return None

@@ -219,7 +219,7 @@ def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str
             least, most = local.aminmax()  # NaN propagates to both; eight times faster than isfinite
             span = least.isnan() if part == "model" and name in buffers else ~(least.isfinite() & most.isfinite())
             if span:
-                return f"{part}.{name} {commit_marker.NO_NUMBERS}"
+                return f"{part}.{name} {commit_marker.NONFINITE}"
     return ""
 
 

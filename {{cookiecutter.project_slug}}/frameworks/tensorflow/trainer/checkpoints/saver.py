@@ -160,7 +160,7 @@ def why_nonfinite(state: State) -> str:
         for variable in filter(lambda variable: "float" in variable.dtype, variables(state)):
             wrong = tf.math.is_nan(variable) if id(variable) in buffers else ~tf.math.is_finite(variable)
             if tf.reduce_any(wrong):
-                return f"{variable.path} {commit_marker.NO_NUMBERS}"
+                return f"{variable.path} {commit_marker.NONFINITE}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""YOURS: what holds of the model, its loss and its metrics."""
+"""YOURS: tests of the model, its loss, and its metrics."""
 
 import math
 
@@ -14,7 +14,7 @@ from trainer.vertex.errors import TrainerError
 
 
 def images(*shape: int) -> Batch:
-    """Return so many blank samples."""
+    """Return a batch of blank samples."""
     return Batch(np.zeros(shape, np.float32), np.zeros(shape[0], np.int64))
 
 
@@ -41,13 +41,13 @@ def test_patches_are_squares_of_the_image() -> None:
 
 
 def test_a_patch_must_divide_the_image() -> None:
-    with pytest.raises(TrainerError, match="--patch is 3, must divide the image of 8 x 8 pixels"):
+    with pytest.raises(TrainerError, match="--patch is 3, but must divide the image of 8 x 8 pixels"):
         model.build(Config(patch=3), images(1, 8, 8, 1))
-    assert list(findings(Config(patch=0))) == ["--patch is 0, must be at least 1"]
+    assert list(findings(Config(patch=0))) == ["--patch is 0, but must be at least 1"]
 
 
 def logits(*answers: int) -> Tensor:
-    """Two to one for these classes of three."""
+    """Return logits in which each of these classes is twice as likely as each of the other two."""
     return torch.eye(3)[list(answers)] * math.log(2)
 
 

@@ -1,10 +1,10 @@
-"""YOURS: the model, its loss and its metrics. Here: a Vision Transformer that classifies images.
+"""YOURS: the model, its loss, and its metrics. This example: a Vision Transformer that classifies images.
 
-The loop calls `build`, `losses` and `metrics`, and knows nothing else of the model. Losses and metrics are one number
-per sample: sums, means and the division by the global batch are the loop's.
+The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
+computes sums, means, and the division by the global batch.
 
-Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020; pre-norm blocks, mean pooling in
-place of a class token, no dropout.
+Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm
+blocks, mean pooling instead of a class token, and no dropout.
 """
 
 from collections.abc import Iterator
@@ -23,16 +23,16 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags of Config for the model, besides those of the data."""
+    """Config's flags for the model, in addition to the flags for the data."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size: about 0.2, 21, 86, 303 or 1,208 million parameters."""
+    """Model size: about 0.2, 21, 86, 303, or 1,208 million parameters."""
     patch: int = 2
-    """Side of a square patch, in pixels; must divide the image."""
+    """Side of a square patch, in pixels. It must divide the image's height and width."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase, which names the flag, for each wrong value."""
+    """Yield a phrase with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -56,13 +56,13 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.head_width = width // heads
-        # A bias on the keys has no gradient: the softmax does not see it.
+        # A bias on the keys has no gradient, because it doesn't change the softmax.
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, tokens, width) -> the same shape."""
-        # Ordered by head, so that a shard of the rows of qkv is a whole number of heads: `tensor_parts` relies on it.
+        # The rows of qkv are ordered by head, so that a shard contains complete heads. `tensor_parts` relies on it.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(-2))
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class Embed(nn.Module):
-    """Patches of the image, projected to tokens, with their positions."""
+    """The image's patches, projected to tokens, plus their positions."""
 
     def __init__(self, width: int, image: tuple[int, int, int], patch: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Embed(nn.Module):
 
 
 class Head(nn.Module):
-    """Mean over the tokens, then one linear layer."""
+    """The mean over the tokens, followed by one linear layer."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -118,13 +118,15 @@ class Head(nn.Module):
 class VisionTransformer(nn.Module):
     """Images (n, height, width, channels) in [0, 1] -> logits (n, classes).
 
-    The strategies of model parallelism need some of these attributes; `--strategy ddp` alone needs none of them.
+    Model parallelism requires some of these attributes. `--strategy ddp` requires none of them.
 
     Attributes:
-        embed, blocks, head: run in this order, each with one tensor in and one tensor out; all blocks are alike.
-        heads: of the attention; the degree of `--strategy tensor` must divide it.
-        tensor_parts: how `--strategy tensor` shards a block: the first layer of a pair by its outputs, the second by
-            its inputs, so that a pair needs one all-reduce. Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
+        embed, blocks, head: run in this order, each with one input tensor and one output tensor. All blocks have the
+            same structure.
+        heads: the number of attention heads. The degree of `--strategy tensor` must divide it.
+        tensor_parts: how `--strategy tensor` shards a block. In each pair, the first layer is sharded by its outputs
+            and the second layer by its inputs, so that a pair needs only one all-reduce.
+            Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
     tensor_parts: ClassVar[dict[str, ParallelStyle]] = {
@@ -147,7 +149,7 @@ class VisionTransformer(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Glorot weights and zero biases, as in the paper's own code."""
+    """Initialize weights by Glorot's method and biases with zero, as in the paper's own code."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -155,22 +157,22 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """The model for batches that look like the example; its weights follow from PyTorch's random state.
+    """Build the model for batches like the example. PyTorch's random state determines the initial weights.
 
     Raises:
-        TrainerError: the patch does not divide the image.
+        TrainerError: If the patch doesn't divide the image.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
-        raise TrainerError(f"--patch is {config.patch}, must divide the image of {height} x {width} pixels")
+        raise TrainerError(f"--patch is {config.patch}, but must divide the image of {height} x {width} pixels")
     return VisionTransformer(SIZES[config.size], (height, width, channels), config.patch, config.classes)
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Return losses to minimize the mean of: logits (n, classes) -> cross-entropy of each sample, (n,), float32."""
+    """Return each sample's cross-entropy (n,), in float32, from logits (n, classes). The loop minimizes their mean."""
     return functional.cross_entropy(output.float(), batch.labels, reduction="none")
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return the metrics, reported besides the loss: logits (n, classes) -> 1 for a right answer, else 0, (n,)."""
+    """Return the metrics besides the loss, each of shape (n,): accuracy is 1 for a correct class, and 0 otherwise."""
     return {"accuracy": (output.argmax(dim=1) == batch.labels).float()}

@@ -1,11 +1,11 @@
-"""YOURS: the model, its loss and its metrics. Here: a Vision Transformer that classifies images.
+"""YOURS: the model, its loss, and its metrics. This example: a Vision Transformer that classifies images.
 
-The loop calls `build`, `losses` and `metrics`, and knows nothing else of the model. Losses and metrics are one number
-per sample: sums, means and the division by the global batch are the loop's.
+The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
+computes sums, means, and the division by the global batch.
 
-Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020; pre-norm blocks, mean pooling in
-place of a class token, no dropout. Layer normalization, never batch normalization: Keras 3 does not
-average its moving statistics over the workers.
+Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm
+blocks, mean pooling instead of a class token, and no dropout. It uses layer normalization, not batch normalization,
+because Keras 3 doesn't average the moving statistics over the workers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,16 +24,16 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags of Config for the model, besides those of the data."""
+    """Config's flags for the model, in addition to the flags for the data."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size: about 0.2, 21, 86, 303 or 1,208 million parameters."""
+    """Model size: about 0.2, 21, 86, 303, or 1,208 million parameters."""
     patch: int = 2
-    """Side of a square patch, in pixels; must divide the image."""
+    """Side of a square patch, in pixels. It must divide the image's height and width."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase, which names the flag, for each wrong value."""
+    """Yield a phrase with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -59,7 +59,7 @@ class Attention(layers.Layer):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.split = (3, heads, width // heads)
-        # A bias on the keys has no gradient: the softmax does not see it.
+        # A bias on the keys has no gradient, because it doesn't change the softmax.
         self.qkv = layers.Dense(3 * width, use_bias=False)
         self.out = layers.Dense(width)
 
@@ -108,7 +108,7 @@ class Embed(layers.Layer):
 
 
 class Head(layers.Layer):
-    """(n, tokens, width) -> logits (n, classes), in float32 also where the rest computes in bfloat16."""
+    """(n, tokens, width) -> logits (n, classes), in float32 even if the other layers compute in bfloat16."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -120,21 +120,21 @@ class Head(layers.Layer):
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """The model for batches that look like the example; its weights follow from Keras' random state.
+    """Build the model for batches like the example. Keras' random state determines the initial weights.
 
     Args:
-        devices: of this machine, by TensorFlow's names, on which the blocks are placed in turn; "" leaves the
-            placement to TensorFlow, as a strategy that copies the model to every device needs.
+        devices: TensorFlow's names of devices on this machine, on which the blocks are placed in turn. With "",
+            TensorFlow itself places the blocks, as for a strategy that copies the model to every device.
 
     Raises:
-        TrainerError: the patch does not divide the image, or there are more devices than blocks.
+        TrainerError: If the patch doesn't divide the image, or if there are more devices than blocks.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
-        raise TrainerError(f"--patch is {config.patch}, must divide the image of {height} x {width} pixels")
+        raise TrainerError(f"--patch is {config.patch}, but must divide the image of {height} x {width} pixels")
     size = SIZES[config.size]
     if len(devices) > size.depth:
-        raise TrainerError(f"--degree is {len(devices)}, must be at most the {size.depth} blocks of {config.size}")
+        raise TrainerError(f"--degree is {len(devices)}, but must be at most the {size.depth} blocks of {config.size}")
     first, *others = placement.even(size.depth, devices)
     images = keras.Input((height, width, channels))
     x = placement.call_on(first, Embed(config.patch, size.width), images)
@@ -144,10 +144,10 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Return losses to minimize the mean of: logits (n, classes) -> cross-entropy of each sample, (n,), float32."""
+    """Return each sample's cross-entropy (n,), in float32, from logits (n, classes). The loop minimizes their mean."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(batch.labels, output)
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """Return the metrics, reported besides the loss: logits (n, classes) -> 1 for a right answer, else 0, (n,)."""
+    """Return the metrics besides the loss, each of shape (n,): accuracy is 1 for a correct class, and 0 otherwise."""
     return {"accuracy": tf.cast(tf.argmax(output, axis=1) == batch.labels, tf.float32)}

@@ -1,10 +1,10 @@
-"""YOURS: the model, its loss and its metrics. Here: a byte-level GPT that predicts the next byte.
+"""YOURS: the model, its loss, and its metrics. This example: a byte-level GPT that predicts the next byte.
 
-The loop calls `build`, `losses` and `metrics`, and knows nothing else of the model. Losses and metrics are one number
-per sample: sums, means and the division by the global batch are the loop's.
+The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
+computes sums, means, and the division by the global batch.
 
-Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; pre-norm blocks, learned positions,
-and one matrix that embeds bytes and reads them out (Press and Wolf, 2017). No dropout.
+Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm
+blocks, learned positions, no dropout, and one matrix for both embedding and output (Press and Wolf, 2017).
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from trainer.data import BYTES, Batch, DataFlags
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags of Config for the model, besides those of the data."""
+    """Config's flags for the model, in addition to the flags for the data."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size: about 0.2, 21, 85, 302 or 1,208 million parameters."""
+    """Model size: about 0.2, 21, 85, 302, or 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase, which names the flag, for each wrong value."""
+    """Yield a phrase with the flag's name for each invalid value."""
     yield from ()
 
 
@@ -52,13 +52,13 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.head_width = width // heads
-        # A bias on the keys has no gradient: the softmax does not see it.
+        # A bias on the keys has no gradient, because it doesn't change the softmax.
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) -> the same shape; no token sees a later one."""
-        # Ordered by head, so that a shard of the rows of qkv is a whole number of heads: `tensor_parts` relies on it.
+        """(n, tokens, width) -> the same shape. No token depends on a later one."""
+        # The rows of qkv are ordered by head, so that a shard contains complete heads. `tensor_parts` relies on it.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).flatten(-2))
@@ -79,14 +79,14 @@ class Block(nn.Module):
 
 
 class Embed(nn.Module):
-    """Each byte, as a vector, with its position."""
+    """A vector for each byte, plus its position."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(BYTES, width))
         self.position = nn.Parameter(torch.empty(context, width))
         for vectors in self.weight, self.position:
-            nn.init.normal_(vectors, std=width**-0.5)  # of length 1, so that the first logits vary by 1
+            nn.init.normal_(vectors, std=width**-0.5)  # length 1, so that the first logits vary by 1
 
     def forward(self, text: Tensor) -> Tensor:
         """Bytes (n, tokens), at most `context` of them -> (n, tokens, width)."""
@@ -94,7 +94,7 @@ class Embed(nn.Module):
 
 
 class Head(nn.Module):
-    """Likeness of each token to each byte, by the same vectors that embed them."""
+    """The similarity of each token to each byte, computed with the vectors that embed the bytes."""
 
     def __init__(self, width: int, weight: nn.Parameter) -> None:
         super().__init__()
@@ -109,13 +109,15 @@ class Head(nn.Module):
 class GPT(nn.Module):
     """Bytes (n, tokens), at most `context` of them -> logits (n, tokens, 256) of the byte after each.
 
-    The strategies of model parallelism need some of these attributes; `--strategy ddp` alone needs none of them.
+    Model parallelism requires some of these attributes. `--strategy ddp` requires none of them.
 
     Attributes:
-        embed, blocks, head: run in this order, each with one tensor in and one tensor out; all blocks are alike.
-        heads: of the attention; the degree of `--strategy tensor` must divide it.
-        tensor_parts: how `--strategy tensor` shards a block: the first layer of a pair by its outputs, the second by
-            its inputs, so that a pair needs one all-reduce. Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
+        embed, blocks, head: run in this order, each with one input tensor and one output tensor. All blocks have the
+            same structure.
+        heads: the number of attention heads. The degree of `--strategy tensor` must divide it.
+        tensor_parts: how `--strategy tensor` shards a block. In each pair, the first layer is sharded by its outputs
+            and the second layer by its inputs, so that a pair needs only one all-reduce.
+            Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
     tensor_parts: ClassVar[dict[str, ParallelStyle]] = {
@@ -138,7 +140,7 @@ class GPT(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Glorot weights and zero biases."""
+    """Initialize weights by Glorot's method and biases with zero."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -146,16 +148,16 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """The model for batches that look like the example; its weights follow from PyTorch's random state."""
+    """Build the model for batches like the example. PyTorch's random state determines the initial weights."""
     return GPT(SIZES[config.size], context=example.inputs.shape[1])
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Return losses to minimize the mean of: logits (n, tokens, 256) -> cross-entropy of each sample, (n,), float32."""
+    """Return each sample's mean cross-entropy (n,), in float32, from logits (n, tokens, 256)."""
     of_each = functional.cross_entropy(output.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
     return of_each.view_as(batch.targets).mean(dim=1)
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return the metrics, reported besides the loss: the share of bytes that are guessed, (n,)."""
+    """Return the metrics besides the loss, each of shape (n,): accuracy is the share of correct bytes."""
     return {"accuracy": (output.argmax(dim=2) == batch.targets).float().mean(dim=1)}

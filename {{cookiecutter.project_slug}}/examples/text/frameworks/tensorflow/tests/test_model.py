@@ -1,4 +1,4 @@
-"""YOURS: what holds of the model, its loss and its metrics."""
+"""YOURS: tests of the model, its loss, and its metrics."""
 
 import math
 
@@ -15,7 +15,7 @@ CONTEXT = 16
 
 
 def text(count: int, length: int = CONTEXT) -> Batch:
-    """Return so many random samples."""
+    """Return a batch of random samples."""
     drawn = np.random.default_rng(0).integers(0, BYTES, (count, length + 1))
     return Batch(drawn[:, :-1].astype(np.int32), drawn[:, 1:])
 
@@ -54,7 +54,7 @@ def test_one_matrix_embeds_bytes_and_reads_them_out() -> None:
 
 
 def answered(*answers: int) -> tf.Tensor:
-    """The logits of one text: three to one against all other bytes together, for each of these."""
+    """Return a text's logits, in which each of these bytes is three times as likely as all other bytes together."""
     return tf.one_hot([answers], BYTES) * math.log(3 * (BYTES - 1))
 
 

@@ -1,10 +1,10 @@
-"""YOURS: the model, its loss and its metrics. Here: a byte-level GPT that predicts the next byte.
+"""YOURS: the model, its loss, and its metrics. This example: a byte-level GPT that predicts the next byte.
 
-The loop calls `build`, `losses` and `metrics`, and knows nothing else of the model. Losses and metrics are one number
-per sample: sums, means and the division by the global batch are the loop's.
+The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
+computes sums, means, and the division by the global batch.
 
-Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019; pre-norm blocks, learned positions,
-and one matrix that embeds bytes and reads them out (Press and Wolf, 2017). No dropout.
+Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm
+blocks, learned positions, no dropout, and one matrix for both embedding and output (Press and Wolf, 2017).
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +22,14 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags of Config for the model, besides those of the data."""
+    """Config's flags for the model, in addition to the flags for the data."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size: about 0.2, 21, 85, 302 or 1,208 million parameters."""
+    """Model size: about 0.2, 21, 85, 302, or 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase, which names the flag, for each wrong value."""
+    """Yield a phrase with the flag's name for each invalid value."""
     yield from ()
 
 
@@ -50,12 +50,12 @@ SIZES = {
 
 
 class Attention(layers.Layer):
-    """(n, tokens, width) -> the same shape; no token sees a later one."""
+    """(n, tokens, width) -> the same shape. No token depends on a later one."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.split = (3, heads, width // heads)
-        # A bias on the keys has no gradient: the softmax does not see it.
+        # A bias on the keys has no gradient, because it doesn't change the softmax.
         self.qkv = layers.Dense(3 * width, use_bias=False)
         self.out = layers.Dense(width)
 
@@ -83,11 +83,11 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """Bytes (n, tokens), at most `context` of them -> each as a vector, with its position, (n, tokens, width)."""
+    """Bytes (n, tokens), at most `context` of them -> their vectors plus positions, (n, tokens, width)."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
-        # Vectors of length 1, so that the first logits vary by 1.
+        # The vectors have length 1, so that the first logits vary by 1.
         self.weight, self.position = (
             self.add_weight(shape=(count, width), initializer=keras.initializers.RandomNormal(stddev=width**-0.5))
             for count in (BYTES, context)
@@ -98,9 +98,9 @@ class Embed(layers.Layer):
 
 
 class Head(layers.Layer):
-    """Likeness of each token to each byte, by the same vectors that embed them: (n, tokens, width) -> logits.
+    """The similarity of each token to each byte, computed with the vectors that embed the bytes.
 
-    They are (n, tokens, 256), in float32 also where the rest computes in bfloat16.
+    Maps (n, tokens, width) to logits (n, tokens, 256), in float32 even if the other layers compute in bfloat16.
     """
 
     def __init__(self, embed: Embed) -> None:
@@ -109,22 +109,22 @@ class Head(layers.Layer):
         self.norm = layers.LayerNormalization(epsilon=1e-5, dtype="float32")
 
     def call(self, x: Any) -> Any:
-        return tf.einsum("ntw,bw->ntb", self.norm(x), self.embed.weight)  # that of Keras transposes the matrix first
+        return tf.einsum("ntw,bw->ntb", self.norm(x), self.embed.weight)  # einsum of Keras transposes the matrix first
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """The model for batches that look like the example; its weights follow from Keras' random state.
+    """Build the model for batches like the example. Keras' random state determines the initial weights.
 
     Args:
-        devices: of this machine, by TensorFlow's names, on which the blocks are placed in turn; "" leaves the
-            placement to TensorFlow, as a strategy that copies the model to every device needs.
+        devices: TensorFlow's names of devices on this machine, on which the blocks are placed in turn. With "",
+            TensorFlow itself places the blocks, as for a strategy that copies the model to every device.
 
     Raises:
-        TrainerError: there are more devices than blocks.
+        TrainerError: If there are more devices than blocks.
     """
     size, context = SIZES[config.size], example.inputs.shape[1]
     if len(devices) > size.depth:
-        raise TrainerError(f"--degree is {len(devices)}, must be at most the {size.depth} blocks of {config.size}")
+        raise TrainerError(f"--degree is {len(devices)}, but must be at most the {size.depth} blocks of {config.size}")
     first, *others = placement.even(size.depth, devices)
     text = keras.Input((None,), dtype="int32")
     embed = Embed(size.width, context)
@@ -135,11 +135,11 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Return losses to minimize the mean of: logits (n, tokens, 256) -> cross-entropy of each sample, (n,), float32."""
+    """Return each sample's mean cross-entropy (n,), in float32, from logits (n, tokens, 256)."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, output), axis=1)
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """Return the metrics, reported besides the loss: the share of bytes that are guessed, (n,)."""
+    """Return the metrics besides the loss, each of shape (n,): accuracy is the share of correct bytes."""
     right = tf.argmax(output, axis=2) == batch.targets
     return {"accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=1)}
