@@ -488,7 +488,7 @@ def test_a_body_gives_the_faults_of_all_its_fields_at_once() -> None:
     faults = body_faults('{"displayname": "a", "jobSpec": {"scheduling": {"timeout": 5}}}', CustomJob)
     assert faults == [
         ("", 'unknown key "displayname"; did you mean displayName?'),
-        ("jobSpec.scheduling.timeout", 'must be a number of seconds with an s, not 5; write "5s"'),
+        ("jobSpec.scheduling.timeout", 'must be seconds with the suffix s, not 5; write "5s"'),
     ]
 
 

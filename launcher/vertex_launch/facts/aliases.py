@@ -51,7 +51,7 @@ def accelerator_cure(word: str, names: Collection[str]) -> str:
 
 
 def accelerator(word: str, names: Iterable[str]) -> str:
-    """Return the name with the same model and the most similar other words, or "" if there is none."""
+    """Return the name with the same model and the most similar other words, or "" if no name has the model."""
     meant, is_gpu = _accelerator(word), re.search("nvidia|tesla|[gr]tx", word.casefold())
     same = [name for name in names if _is(meant.model, name) and not (is_gpu and name.startswith("TPU"))]
     return min(same, key=lambda name: (len(_accelerator(name).rest ^ meant.rest), len(name)), default="")

@@ -58,13 +58,13 @@ def custom_jobs(resource: Resource) -> list[str]:
 
 
 def backing(pipeline: Resource) -> str:
-    """Return the name of the custom or tuning job that a training pipeline runs, or "" if there is none."""
+    """Return the name of the custom or tuning job that a training pipeline runs, or "" if no job exists."""
     metadata = pipeline.get("trainingTaskMetadata") or {}
     return str(metadata.get("backingCustomJob") or metadata.get("backingHyperparameterTuningJob", ""))
 
 
 def run_spec(resource: Resource) -> Resource:
-    """Return the CustomJobSpec of each run of a job. In a training pipeline, the inputs contain it."""
+    """Return the CustomJobSpec of each run of a job. The inputs of a training pipeline contain this spec."""
     own: Resource = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     inputs: Resource = tidy(resource.get("trainingTaskInputs") or {})
     return own or inputs.get("trialJobSpec") or inputs

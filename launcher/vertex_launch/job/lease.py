@@ -60,7 +60,7 @@ def sentence(folder: str, claim: bytes, seconds: float) -> str:
 
 
 def _is_locked(file: Path, host: str, lock: str) -> bool | None:
-    """Return whether the writer of a claim is alive, or None if this machine can't tell. The trainer does the same."""
+    """Return whether the writer of a claim is alive, or None if it is unknown. The trainer uses the same rules."""
     with open_regular(file) as stream:
         own = machine(stream)
         if lock == own:

@@ -65,7 +65,7 @@ FORMS = {
     "float": Form("a number", NUMBER, DIGITS, largest=3.4028234e38),
     "int64": Form("a whole number of at most 64 bits", WHOLE_NUMBER, PLAIN, largest=2**63 - 1),
     "int32": Form("a whole number of at most 32 bits", WHOLE_NUMBER, PLAIN, largest=2**31 - 1),
-    DURATION: Form("a number of seconds with an s", r"[0-9]{1,11}(\.[0-9]{1,9})?s", 'write "3600s"', ("text",)),
+    DURATION: Form("seconds with the suffix s", r"[0-9]{1,11}(\.[0-9]{1,9})?s", 'write "3600s"', ("text",)),
     TIMESTAMP: Form("a time", RFC_3339, 'write a time such as "2026-11-20T15:30:00Z"', ("a date", "text")),
 }
 

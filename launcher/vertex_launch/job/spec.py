@@ -1,8 +1,8 @@
 """Strict parser for job files in YAML or JSON, which returns the API's own message or reports all errors together.
 
-A job file is a file that gcloud accepts as --config, in the API's camelCase: a CustomJobSpec (`gcloud ai custom-jobs
-create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends unknown keys to the
-service, and protobuf stops at its first error. This parser reports all errors.
+A job file is a file that gcloud accepts as --config, with keys in camelCase. It contains a CustomJobSpec (`gcloud ai
+custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends unknown keys
+to the service, and protobuf stops at the first error. This parser reports all errors.
 """
 
 from dataclasses import dataclass, field, replace
@@ -171,7 +171,7 @@ def load(path: Path) -> Job | TuningJob:
 
 
 def parse(text: str, file: str) -> CustomJobSpec:
-    """Return the CustomJobSpec in YAML or JSON text. Raises FaultError, each line of which begins with `file`."""
+    """Return the CustomJobSpec in YAML or JSON text. Raises FaultError with `file` at the start of each line."""
     with of_file(file):
         return _custom_job_spec(strict_yaml.from_yaml(text))
 

@@ -23,7 +23,7 @@ DROPPED = {
 
 @dataclass(frozen=True)
 class Examined:
-    """A job file and its findings. `job` is None if the file doesn't contain a valid job."""
+    """A job file and its findings. `job` is None if the file can't be parsed as a job."""
 
     path: Path
     job: Job | TuningJob | None

@@ -287,7 +287,7 @@ def env_free(job: Job, context: RuleContext) -> Findings:
 
 @rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/job/contract.py")
 def references_set(job: Job, context: RuleContext) -> Findings:
-    """A job with one replica should not refer to RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT, because it has none.
+    """A job with one replica should not refer to RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT, which it doesn't have.
     Otherwise: The program receives the literal text $(RANK) instead of a number."""
     for pool in job.pools if sum(pool.replica_count for pool in job.pools) == 1 else ():
         for place, word in words(pool, context):

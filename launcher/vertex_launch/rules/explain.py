@@ -35,7 +35,7 @@ source     {source}"""
 
 
 def explain(code: str, settings: Settings) -> str:
-    """Return the full description of a rule. Raises FaultError if there is no such rule."""
+    """Return the full description of a rule. Raises FaultError if the rule doesn't exist."""
     rules = applied(settings)
     if code not in rules:
         raise FaultError("; ".join(house.unknown(code, rules)))

@@ -134,7 +134,7 @@ def _whole_line(launch: Launch, context: RuleContext) -> str:
 
 @rule("launcher-machines", "warning", "inferred", "launchers")
 def machines_together(job: Job, context: RuleContext) -> Findings:
-    """A launcher's options should include all machines of the job. If the project has trainer.cluster.run, use that.
+    """A launcher's options should include all machines of the job. A project's own trainer.cluster.run does this.
     Otherwise: Each machine trains alone and writes the same files, or the job fails for good when a process is lost."""
     several = [one for one in launches(job, context) if one.machines > 1 and not one.is_single]
     found = [one for one in several if one.launcher != "python"]

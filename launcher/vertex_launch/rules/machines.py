@@ -33,7 +33,7 @@ def machine_known(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("accelerator-fit", "error", "documented", "configure-compute")
 def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
-    """The machine type must support the accelerators and their number. A job must specify GPUs that are built in."""
+    """The machine type must support the accelerators and their number. A job must also specify built-in GPUs."""
     kind, count, machine = pool.accelerator, pool.accelerator_count, context.catalog.machine(pool.machine_type)
     if machine and machine.tpu:
         fits = not kind.startswith("NVIDIA")

@@ -61,7 +61,7 @@ def nothing_compiled(job: Job, context: RuleContext) -> Findings:
 
 @rule("placeholder", "warning", "inferred", "api-types")
 def nothing_to_replace(job: Job, context: RuleContext) -> Findings:
-    """A job should not contain placeholders, such as ${NAME}, <project-id> or YOUR_BUCKET, other than $(NAME).
+    """A job should not contain placeholders such as ${NAME}, <project-id> or YOUR_BUCKET. Only $(NAME) is replaced.
     Otherwise: The program receives the placeholder itself instead of a value."""
     for place, mark in _marks(job, of_engine=False):
         variable = re.fullmatch(r"\$\{?(\w+)\}?", mark)

@@ -43,7 +43,7 @@ def folder(job: Job, context: RuleContext) -> str:
 
 @rule("region-name", "error", "documented", "locations")
 def region_named(job: Job, context: RuleContext) -> Findings:
-    """The region in the settings must be a region, us or eu. It can't be a zone.
+    """The region in the settings must be a Google Cloud region, us or eu. A zone isn't valid.
     Otherwise: The job can't be sent, because Vertex AI has no endpoint for this name."""
     region = context.settings.region
     if region and not REGION_NAME.fullmatch(region):
@@ -156,7 +156,7 @@ def tensorboard_near(job: Job, context: RuleContext) -> Findings:
     """A TensorBoard must be in the same region as its job."""
     name, region = TENSORBOARD.fullmatch(job.spec.tensorboard), context.settings.region
     if name and region and name[1] != region:
-        yield Finding("tensorboard", f"is in {name[1]}, but the job runs in {region}", f"use one in {region}")
+        yield Finding("tensorboard", f"{name[1]} isn't the job's region, {region}", f"use one in {region}")
 
 
 def _named(job: Job) -> Iterator[tuple[str, str, str]]:
@@ -174,7 +174,7 @@ def _has_form(name: str, form: str) -> bool:
 
 @rule("resource-name", "error", "documented", "api-types")
 def named_in_full(job: Job, context: RuleContext) -> Findings:
-    """Networks, experiments, runs and models must have full resource names. A network's name has the project number."""
+    """Networks, experiments, runs and models must have full resource names. Networks need the project number."""
     for place, form, name in _named(job):
         if name and not _has_form(name, form):
             counted = ", with the project number, not the project ID" if "NUMBER" in form else ""

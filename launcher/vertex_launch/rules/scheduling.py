@@ -114,7 +114,7 @@ def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
 
 @rule("wait-unread", "warning", "documented", "api-types")
 def wait_of_flex_start(job: Job, context: RuleContext) -> Findings:
-    """Only a FLEX_START job should set how long it waits for its machines.
+    """Only a FLEX_START job should set maxWaitDuration, the time to wait for machines.
     Otherwise: Vertex AI ignores maxWaitDuration."""
     if "max_wait_duration" in job.spec.scheduling and job.strategy != "FLEX_START":
         strategy = job.strategy.replace("STRATEGY_UNSPECIFIED", "STANDARD")
