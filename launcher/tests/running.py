@@ -89,7 +89,7 @@ while os.environ["RANK"] != "0" or len([*folder.glob("[0-9]")]) < {replicas}: ti
 
 def while_fresh(text: str) -> str:
     """What was said, without the notice that the facts about the service are old."""
-    return "".join(line for line in text.splitlines(True) if "the facts are of" not in line)
+    return "".join(line for line in text.splitlines(True) if "the facts date from" not in line)
 
 
 @contextlib.contextmanager

@@ -103,7 +103,7 @@ def test_a_model_that_is_not_offered_stands_for_no_other(word: str) -> None:
 )
 def test_a_tpu_without_an_accelerator_type_is_in_its_machine_type(word: str, machine: str) -> None:
     cure = aliases.accelerator_cure(word, ACCELERATORS)
-    assert cure.startswith("leave it out: ")
+    assert cure.startswith("remove it: ")
     assert machine in cure
 
 

@@ -50,9 +50,9 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
         ("", "0.2.0", ""),
         ("0.2.0", "0.2.0", ""),
         ("0.2.0", "0.10.0", ""),
-        ("0.1.0", "0.2.0", "has dropped the module vertex_launch.replicas; "),
-        ("0.1.9", "0.10.0", "has dropped the module vertex_launch.replicas; "),
-        ("0.10.0", "0.2.0", "made with vertex-launch 0.10.0, and 0.2.0 is older; install the newer one"),
+        ("0.1.0", "0.2.0", "which removed the module vertex_launch.replicas; "),
+        ("0.1.9", "0.10.0", "which removed the module vertex_launch.replicas; "),
+        ("0.10.0", "0.2.0", "generated with vertex-launch 0.10.0, but 0.2.0 is installed; install 0.10.0 or newer"),
     ],
 )
 def test_a_release_is_told_what_it_lacks_of_the_one_that_made_the_project(
@@ -69,4 +69,4 @@ def test_check_says_so_and_passes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vertex_launch", "check", "job.yaml"]
     done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True)
     assert done.returncode == 0
-    assert "vertex.toml: this project was made with vertex-launch 0.1.0, and " in done.stderr
+    assert "vertex.toml: this project was generated with vertex-launch 0.1.0, but " in done.stderr

@@ -42,8 +42,8 @@ def test_a_finding_is_printed_with_the_line_that_an_editor_opens(folder: Path) -
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
-        "run.yaml:6: error: workerPoolSpecs[0].replicaCount: must be 1, the chief, not 3;"
-        " set it to 1 and put all others in pool 1 (chief-count)\n"
+        "run.yaml:6: error: workerPoolSpecs[0].replicaCount: must be 1 for the chief, not 3;"
+        " set it to 1 and put all other replicas in pool 1 (chief-count)\n"
     )
 
 
@@ -75,7 +75,7 @@ def test_jobs_that_share_their_output_are_found_together(folder: Path) -> None:
     assert check(folder, "run.yaml", "run.yaml").stderr == ""
     done = check(folder, "first.yaml", "run.yaml")
     assert done.stdout == "first.yaml: ok\nrun.yaml: ok, with 1 warning\n"
-    assert "outputUriPrefix: is the folder of first.yaml, too, so the jobs share their checkpoints" in done.stderr
+    assert "outputUriPrefix: first.yaml has the same output folder, so the jobs share their checkpoints" in done.stderr
 
 
 def test_json_is_one_document_and_nothing_else(folder: Path) -> None:
@@ -91,8 +91,8 @@ def test_json_is_one_document_and_nothing_else(folder: Path) -> None:
         "code": "timeout-zero",
         "severity": "warning",
         "certainty": "inferred",
-        "fault": "leaves the job no time",
-        "cure": "write the longest run you would pay for, such as 3600s",
+        "fault": "a timeout of zero leaves the job no time",
+        "cure": "set the longest time that you would pay for, such as 3600s",
         "consequence": RULES["timeout-zero"].consequence,
         "source": catalog.standard().sources["api-types"],
     }
@@ -118,20 +118,20 @@ def test_a_rule_is_explained_without_a_job_or_settings(tmp_path: Path) -> None:
 def test_a_rule_that_is_misspelt_is_offered_the_nearest(tmp_path: Path) -> None:
     done = check(tmp_path, "--explain", "reducer-cuont")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == 'no rule is called "reducer-cuont"; did you mean reducer-count?\n'
+    assert done.stderr == 'there is no rule "reducer-cuont"; did you mean reducer-count?\n'
 
 
 def test_a_code_that_is_like_none_is_told_where_all_are(tmp_path: Path) -> None:
     done = check(tmp_path, "--explain", "zzz")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == 'no rule is called "zzz"; check --explain without a code lists all\n'
+    assert done.stderr == 'there is no rule "zzz"; to list all rules, run check --explain without a code\n'
 
 
 def test_all_rules_are_listed_where_no_code_is_given(tmp_path: Path) -> None:
     done = check(tmp_path, "--explain")
     assert done.returncode == 0
     title, *lines = done.stdout.splitlines()
-    assert title.startswith("What must hold of a job")
+    assert title.startswith("The rules for jobs")
     listed = [line.split(maxsplit=2) for line in lines]
     assert listed == [[rule.code, rule.severity, rule.text] for rule in RULES.values()]
 
@@ -146,5 +146,5 @@ def test_nothing_to_check_is_said(folder: Path) -> None:
 def test_facts_of_half_a_year_ago_get_a_notice(days: int, said: bool) -> None:
     known = catalog.standard()
     text = facts_notice(known, known.compiled + timedelta(days=days))
-    assert text.startswith(f"{catalog.FACTS}: the facts are of {known.compiled}; ") == said
+    assert text.startswith(f"{catalog.FACTS}: the facts date from {known.compiled}; ") == said
     assert bool(text) == said

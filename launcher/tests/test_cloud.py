@@ -333,7 +333,9 @@ def test_a_lease_in_the_bucket_is_told_with_its_job_while_it_is_renewed(vertex: 
     found = look(load(tmp_path / "leased.yaml"), connect(OURS, vertex.endpoint))
     (told,) = [f"{one.severity}: {one.sentence}" for one in found.findings]
     start = "warning: gs://b/leased/checkpoints is in use by job 17 on HOST since 2026-11-27 08:31 UTC (renewed "
-    assert re.fullmatch(re.escape(start) + r"\d+ s ago\); choose another output folder, or wait until it ends", told)
+    assert re.fullmatch(
+        re.escape(start) + r"\d+ s ago\); choose another output folder, or wait until that job ends", told
+    )
     for file in folder.iterdir():
         os.utime(file, (0, 0))
     assert look(load(tmp_path / "leased.yaml"), connect(OURS, vertex.endpoint)).findings == ()
@@ -524,7 +526,7 @@ while rate == 1: time.sleep(0.1)"""
     wanted["studySpec"] |= {"algorithm": "GRID_SEARCH", "parameters": [rates], "medianAutomatedStoppingSpec": {}}
     name = vertex.create(wanted, "hyperparameterTuningJobs")
     _, stopped = vertex.wait(name, "SUCCEEDED")["trials"]
-    words = "stopped early, worse than the median of the others"
+    words = "stopped early: worse than the median of the other trials"
     assert stopped["state"] == "SUCCEEDED"
     assert vertex.get(stopped["customJob"])["error"]["message"] == words
     assert eventually(lambda: f"early-trial-2 CANCELLED: {words}" in (vertex.folder / "service.log").read_text())

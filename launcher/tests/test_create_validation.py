@@ -75,6 +75,6 @@ def test_a_key_that_could_not_encrypt_it_is_refused_for_each_kind(kind: type) ->
         return [found.fault for found in key_findings(message, "projects/p/locations/us-central1/customJobs")]
 
     assert faults(KEY) == []
-    assert faults("key") == ['"key" is not the whole name of a key']
-    assert faults(KEY.replace("us-central1", "eu")) == ["is in eu, and the resource is in us-central1"]
+    assert faults("key") == ['"key" isn\'t the full name of a key']
+    assert faults(KEY.replace("us-central1", "eu")) == ["the key is in eu, but the resource is in us-central1"]
     assert [*key_findings(kind(), "projects/p/locations/us-central1/customJobs")] == []

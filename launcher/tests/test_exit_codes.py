@@ -22,13 +22,17 @@ def hidden(script: str, *start: str) -> tuple[str, str] | None:
 @pytest.mark.parametrize(
     ("script", "cause", "cure"),
     [
-        ("python train.py 2>&1 | tee log", "the pipe", "begin it with set -o pipefail"),
-        ("set -e; python -m trainer.task |& tee log", "the pipe", "begin it with set -o pipefail"),
-        ("exec python train.py | cat", "the pipe", "begin it with set -o pipefail"),
-        ('trap "gsutil cp log gs://b" EXIT; python train.py | tee log', "the pipe", "begin it with set -o pipefail"),
-        ("python train.py || true", "||", "remove it, or end it with exit 1"),
-        ("set -e; timeout 60 python train.py || echo failed", "||", "remove it, or end it with exit 1"),
-        ("python train.py && gsutil cp a b || :", "||", "remove it, or end it with exit 1"),
+        ("python train.py 2>&1 | tee log", "the pipe", "begin the script with set -o pipefail"),
+        ("set -e; python -m trainer.task |& tee log", "the pipe", "begin the script with set -o pipefail"),
+        ("exec python train.py | cat", "the pipe", "begin the script with set -o pipefail"),
+        (
+            'trap "gsutil cp log gs://b" EXIT; python train.py | tee log',
+            "the pipe",
+            "begin the script with set -o pipefail",
+        ),
+        ("python train.py || true", "||", "remove ||, or end its right side with exit 1"),
+        ("set -e; timeout 60 python train.py || echo failed", "||", "remove ||, or end its right side with exit 1"),
+        ("python train.py && gsutil cp a b || :", "||", "remove ||, or end its right side with exit 1"),
         ("python train.py; gsutil cp -r a gs://b/", "gsutil cp -r a gs://b/", "write python train.py || exit 1"),
         ("cd /app\ntorchrun \\\n  train.py\necho done", "echo done", "write torchrun train.py || exit 1"),
         ("python train.py; exit 0", "exit 0", "write python train.py || exit 1"),
@@ -39,10 +43,10 @@ def hidden(script: str, *start: str) -> tuple[str, str] | None:
         ("(python train.py; ls)", "ls", "write python train.py || exit 1"),
         ("python train.py; python evaluate.py", "python evaluate.py", "write python train.py || exit 1"),
         ("case $A in 0) ./train.sh; ls;; esac", "ls", "write ./train.sh || exit 1"),
-        ("for f in 0 1; do python train.py; done", "the next round of the loop", "write python train.py || exit 1"),
-        ("set -e; python train.py & ls; wait", "&", "remove it, or end the script with wait $!"),
-        ("python train.py &", "&", "remove it, or end the script with wait $!"),
-        ("for g in 0 1; do python train.py & done; wait", "&", "remove it, or end the script with wait $!"),
+        ("for f in 0 1; do python train.py; done", "the loop's next iteration", "write python train.py || exit 1"),
+        ("set -e; python train.py & ls; wait", "&", "remove &, or end the script with wait $!"),
+        ("python train.py &", "&", "remove &, or end the script with wait $!"),
+        ("for g in 0 1; do python train.py & done; wait", "&", "remove &, or end the script with wait $!"),
         ("if python train.py; then echo ok; fi", "if", "add else exit 1"),
     ],
 )
@@ -60,13 +64,13 @@ def test_what_hides_the_exit_code_is_named_with_a_cure(script: str, cause: str, 
         cwd=tmp_path,
         env={"PATH": path},
     )
-    assert done.returncode == 0 or cause.startswith("the next round")  # which may end well
+    assert done.returncode == 0 or cause.startswith("the loop's next")  # which may end well
 
 
 def test_a_shell_without_pipefail_is_replaced_by_bash() -> None:
     assert hidden("python train.py | tee log", "sh", "-c") == (
         "the pipe hides the exit code of python train.py",
-        "run it with bash, and begin it with set -o pipefail",
+        "run the script with bash, and begin the script with set -o pipefail",
     )
     assert hidden("python train.py | tee log", "bash", "-eo", "pipefail", "-c") is None
     assert hidden("python train.py; ls", "bash", "-ec") is None

@@ -105,14 +105,17 @@ def test_explanations_know_the_rules_and_severities_of_the_project(tmp_path: Pat
     listed = [line.split()[:2] for line in launch(tmp_path, "check", "--explain").stdout.splitlines()[1:]]
     ours = [[rule.code, "off" if rule.code == "image-tag" else rule.severity] for rule in RULES.values()]
     assert listed == [*ours, ["house-timeout", "error"], ["house-machine", "warning"], ["house-trials", "error"]]
-    assert "severity   off, by [rules] in vertex.toml\n" in launch(tmp_path, "check", "--explain", "image-tag").stdout
+    assert (
+        "severity   off, set under [rules] in vertex.toml\n"
+        in launch(tmp_path, "check", "--explain", "image-tag").stdout
+    )
     assert launch(tmp_path, "check", "--explain", "house-timeout", "house-trials").stdout == (
         "house-timeout: A job ends within a day.\n\n"
         "severity   error\ncertainty  documented\n"
         "otherwise  The job occupies machines that other teams need.\nsource     handbook.example.com/training\n\n"
         "house-trials: A tuning job has at most 50 trials.\n\n"
         "severity   error\ncertainty  documented\n"
-        "otherwise  Vertex AI may take the job; this project does not want it.\n"
+        "otherwise  Vertex AI may accept the job, but the project's own rules don't allow it.\n"
         "source     handbook.example.com/training\n"
     )
 
@@ -130,18 +133,28 @@ def test_json_tells_of_a_rule_of_the_project_as_of_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ('image-tga = "error"', 'vertex.toml: rules: no rule is called "image-tga"; did you mean image-tag?'),
-        ('zzz = "off"', 'vertex.toml: rules: no rule is called "zzz"; check --explain without a code lists all'),
-        ('image-tag = "fatal"', 'vertex.toml: rules: "image-tag" is "fatal"; write one of error, warning, off'),
-        ("image-tag = false", 'vertex.toml: rules: "image-tag" is "False"; write one of error, warning, off'),
+        ('image-tga = "error"', 'vertex.toml: rules: there is no rule "image-tga"; did you mean image-tag?'),
+        (
+            'zzz = "off"',
+            'vertex.toml: rules: there is no rule "zzz"; to list all rules, run check --explain without a code',
+        ),
+        (
+            'image-tag = "fatal"',
+            'vertex.toml: rules: the severity "fatal" of "image-tag" isn\'t valid; use one of error, warning, off',
+        ),
+        (
+            "image-tag = false",
+            'vertex.toml: rules: the severity "False" of "image-tag" isn\'t valid; use one of error, warning, off',
+        ),
         (
             'form = "off"',
-            'vertex.toml: rules: "form" keeps its severity; remove the line: what breaks that rule is no job at all',
+            'vertex.toml: rules: the severity of "form" can\'t be changed; '
+            "remove the key, because a file that breaks this rule isn't a job",
         ),
         (
             'module = "house_rules"',
-            'vertex.toml: rules: module: "house_rules" is no file of Python;'
-            ' write module = "house_rules.py", or as yours is called',
+            'vertex.toml: rules: module: "house_rules" isn\'t a Python file;'
+            ' write module = "house_rules.py", or the name of your own file',
         ),
         (
             'module = "house_rulez.py"',
@@ -182,29 +195,38 @@ def declared(body: str, declaration: str = '"house-a", "warning"') -> str:
     return DECLARED.format(declaration=declaration, body=body)
 
 
-MEND = 'mend it, or write house-a = "off" below [rules] in vertex.toml'
-REMOVE = "mend it, or remove module from [rules] in vertex.toml"
+MEND = 'fix the rule, or write house-a = "off" under [rules] in vertex.toml'
+REMOVE = "fix the error, or remove module from [rules] in vertex.toml"
 
 
 @pytest.mark.parametrize(
     ("module", "told"),
     [
-        ("import os\nimport acme\n", f":2: cannot be imported (ModuleNotFoundError: No module named 'acme'); {REMOVE}"),
-        ("x = [\n", f":1: cannot be imported (SyntaxError: '[' was never closed); {REMOVE}"),
-        ("import sys\nsys.exit()\n", f":2: cannot be imported (SystemExit); {REMOVE}"),
-        ("x = 1\n", ": declares no rule; write @rule(...) above a function that yields findings"),
-        (declared('yield {}["team"]'), f":7: the rule house-a fails (KeyError: 'team'); {MEND}"),
-        (declared("pass"), f": the rule house-a fails (TypeError: 'NoneType' object is not iterable); {MEND}"),
+        (
+            "import os\nimport acme\n",
+            f":2: this file can't be imported (ModuleNotFoundError: No module named 'acme'); {REMOVE}",
+        ),
+        ("x = [\n", f":1: this file can't be imported (SyntaxError: '[' was never closed); {REMOVE}"),
+        ("import sys\nsys.exit()\n", f":2: this file can't be imported (SystemExit); {REMOVE}"),
+        ("x = 1\n", ": this file declares no rule; write @rule(...) above a function that yields findings"),
+        (declared('yield {}["team"]'), f":7: the rule house-a failed (KeyError: 'team'); {MEND}"),
+        (declared("pass"), f": the rule house-a failed (TypeError: 'NoneType' object is not iterable); {MEND}"),
         (
             declared("yield 'bad'"),
-            f": the rule house-a fails (TypeError: it yields 'bad', which is no Finding); {MEND}",
+            f": the rule house-a failed (TypeError: the rule yielded 'bad', which isn't a Finding); {MEND}",
         ),
-        (declared("yield", '"image-tag", "error"'), ":4: the code image-tag is taken; choose another"),
-        (declared("yield", '"module", "error"'), ":4: the code module is taken; choose another"),
-        (declared("yield", '"house-a", "fatal"'), ':4: the severity of house-a is "fatal"; write error or warning'),
+        (
+            declared("yield", '"image-tag", "error"'),
+            ":4: another rule already has the code image-tag; choose another code",
+        ),
+        (declared("yield", '"module", "error"'), ":4: another rule already has the code module; choose another code"),
+        (
+            declared("yield", '"house-a", "fatal"'),
+            ':4: the severity "fatal" of house-a isn\'t valid; use error or warning',
+        ),
         (
             declared("yield").replace('"A job is good."', ""),
-            ":4: house-a has no docstring; write there what must hold of a job",
+            ":4: the rule house-a has no docstring; add a docstring that states the rule",
         ),
     ],
 )
@@ -215,7 +237,7 @@ def test_a_faulty_module_is_one_sentence(module: str, told: str, tmp_path: Path)
 
 def test_two_rules_of_one_code_are_told_apart_by_their_line(tmp_path: Path) -> None:
     done = check(tmp_path, 'module = "house_rules.py"', declared("yield") + declared("yield").replace("one", "other"))
-    assert done.stderr == "house_rules.py:11: the code house-a is taken; choose another\n"
+    assert done.stderr == "house_rules.py:11: another rule already has the code house-a; choose another code\n"
 
 
 def test_a_rule_that_was_switched_off_cannot_fail(tmp_path: Path) -> None:
@@ -226,10 +248,12 @@ def test_a_rule_that_was_switched_off_cannot_fail(tmp_path: Path) -> None:
 def test_a_fault_in_what_a_module_imports_is_told_where_it_imports_that(tmp_path: Path) -> None:
     (tmp_path / "acme_rules.py").write_text("\n\n\nx = [\n")
     done = check(tmp_path, 'module = "house_rules.py"', "import os\nfrom acme_rules import *\n")
-    assert done.stderr == f"house_rules.py:2: cannot be imported (SyntaxError: '[' was never closed); {REMOVE}\n"
+    assert (
+        done.stderr == f"house_rules.py:2: this file can't be imported (SyntaxError: '[' was never closed); {REMOVE}\n"
+    )
     (tmp_path / "acme_rules.py").write_text("\n\n\n" + declared("yield", '"image-tag", "error"'))
     done = check(tmp_path, 'module = "house_rules.py"', "from acme_rules import *\n")
-    assert done.stderr == "house_rules.py: the code image-tag is taken; choose another\n"
+    assert done.stderr == "house_rules.py: another rule already has the code image-tag; choose another code\n"
 
 
 def test_a_rule_of_ours_that_a_module_imports_is_no_other_rule(tmp_path: Path) -> None:

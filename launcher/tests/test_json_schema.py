@@ -29,7 +29,7 @@ MISTAKES = [
     ("single", "machineType", "machinType", "Property machinType is not allowed."),
     ("workers", "replicaCount", "replica_count", "Property replica_count is not allowed."),
     ("workers", "timeout: 3600s", "timeout: 3600", 'Incorrect type. Expected "string".'),
-    ("workers", "timeout: 3600s", "timeout: 1h", 'Must be seconds that end in s, such as "3600s".'),
+    ("workers", "timeout: 3600s", "timeout: 1h", 'Must be seconds with the suffix s, such as "3600s".'),
     ("single", "NVIDIA_", "NVIDA_", "Value is not accepted."),
     ("workers", "Restart: true", 'Restart: "true"', 'Incorrect type. Expected "boolean".'),
     ("single", "replicaCount: 1", "replicaCount: one", "String does not match the pattern"),

@@ -337,7 +337,7 @@ def test_a_file_that_the_image_lacks_is_named_with_a_place_for_it(folder: Path) 
     (folder / "trainer").mkdir()
     (folder / "Dockerfile").write_text("COPY trainer trainer\n")
     (cure,) = {cure for _, cure in found(folder, alone(CPU, **{"containerSpec.command": ["python", "train.py"]}))}
-    assert cure.startswith("move it into trainer/, which the Dockerfile copies, or add the line COPY train.py train.py")
+    assert cure.startswith("move the file into trainer/, which the Dockerfile copies, or add the line COPY train.py")
     job = alone(
         CPU, **{"containerSpec.command": ["python", "-m", "mine.train"], "containerSpec.args": ["--config=./a.yaml"]}
     )
@@ -350,7 +350,7 @@ def test_a_file_that_the_image_lacks_is_named_with_a_place_for_it(folder: Path) 
 def test_a_file_that_dockerignore_keeps_out_is_named(folder: Path) -> None:
     job = alone(CPU, **{"containerSpec.command": ["python", "train.py"]})
     (folder / ".dockerignore").write_text("*\n!mine\n")
-    assert found(folder, job) == [("image-file", "add the line !train.py to its end")]
+    assert found(folder, job) == [("image-file", "add the line !train.py at the end of .dockerignore")]
     (folder / ".dockerignore").write_text("*.py\n!train.py\n")
     assert found(folder, job) == []
 
@@ -459,5 +459,5 @@ def test_a_framework_that_the_package_brings_or_that_is_the_same_is_right(folder
 def test_the_base_of_our_own_image_is_read_from_the_dockerfile(folder: Path, base: str) -> None:
     (folder / "Dockerfile").write_text(f"ARG BASE={base}\nFROM ${{BASE}}\nCOPY . .\n")
     assert found(folder, alone(CPU), versions={"tensorflow": "2.21.0"}) == [
-        ("image-version", "install tensorflow==2.17.* here, or take an image with 2.21.0")
+        ("image-version", "install tensorflow==2.17.* locally, or use an image with 2.21.0")
     ]

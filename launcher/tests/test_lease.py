@@ -31,7 +31,7 @@ sys.exit(log.exit_code(hold))
 """
 ENVIRON = os.environ | {"PYTHONPATH": f"{SOURCE}:{TEMPLATE}"}
 IN_USE = ".vertex/gcs/b/run/checkpoints is in use by job "
-CURE = "choose another output folder, or wait until it ends"
+CURE = "choose another output folder, or wait until that job ends"
 
 
 @pytest.fixture
@@ -150,7 +150,8 @@ def test_a_claim_from_before_this_machine_was_booted_is_free_unless_it_was_renew
     (folder / "far.7").touch()
     assert [*lease.in_use(tmp_path, seconds=1)] == []
     assert capsys.readouterr().err == (
-        f"{tmp_path}/checkpoints: looking for up to 1 s whether job far on {platform.node()} still writes there\n"
+        f"{tmp_path}/checkpoints: checking for up to 1 s whether job far on {platform.node()}"
+        " still writes to this folder\n"
     )
     for file in folder.iterdir():
         os.utime(file, (0, 0))

@@ -48,7 +48,7 @@ def found(folder: Path, **container: object) -> list[str]:
 def test_a_mark_that_nobody_replaced_is_named(word: str, tmp_path: Path) -> None:
     (in_args,) = found(tmp_path, command=["python", "mine.py"], args=[word])
     assert "args[0]: " in in_args
-    assert "is a mark that nothing replaces; write what it stands for" in in_args
+    assert "is a placeholder that nothing replaces; write its value" in in_args
     (in_env,) = found(tmp_path, env=[{"name": "DATA", "value": word}])
     assert "env[0].value: " in in_env
 
@@ -117,7 +117,10 @@ def test_a_field_with_the_name_of_its_flag_or_variable_is_named(field: str, tmp_
 
 def test_in_a_script_only_what_its_shell_leaves_is_named(tmp_path: Path) -> None:
     def named(script: str) -> list[str]:
-        return [one.partition(": ")[2].split(" is a mark")[0] for one in found(tmp_path, command=["sh", "-c", script])]
+        return [
+            one.partition(": ")[2].split(" is a placeholder")[0]
+            for one in found(tmp_path, command=["sh", "-c", script])
+        ]
 
     assert named("python a.py --x={{ x }} --y ${var.y} --bucket=YOUR_BUCKET") == ["{{ x }}", "${var.y}", "YOUR_BUCKET"]
     assert named("python a.py --x=${X} --y $Y ${Y:-1} $((Y + 1)) {1..3}") == []
@@ -135,7 +138,7 @@ def test_a_shell_replaces_its_variables_and_a_script_of_python_has_its_own(tmp_p
 @pytest.mark.parametrize("value", ["it's", "'a'", r"\\'"])
 def test_an_apostrophe_without_a_backslash_is_refused(value: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, env=[{"name": "X", "value": value}])
-    assert "has an apostrophe" in finding
+    assert "values with an apostrophe" in finding
 
 
 @pytest.mark.parametrize("value", [r"it\'s", '["a"]', "", "\\"])
@@ -160,7 +163,7 @@ def test_a_value_without_a_bare_apostrophe_is_taken(value: str, tmp_path: Path) 
 )
 def test_what_no_registry_can_have_is_no_image(image: str, tmp_path: Path) -> None:
     (finding,) = found(tmp_path, imageUri=image)
-    assert "cannot be the name of an image" in finding
+    assert "isn't a valid image name" in finding
 
 
 @pytest.mark.parametrize(
@@ -168,4 +171,4 @@ def test_what_no_registry_can_have_is_no_image(image: str, tmp_path: Path) -> No
     ["image:1", "localhost:5000/a/b:1", "gcr.io/example.com/my-project/a__b:v1.0_x", f"Host.io/a@sha256:{'0' * 64}"],
 )
 def test_any_name_of_an_image_is_one(image: str, tmp_path: Path) -> None:
-    assert "cannot be the name of an image" not in " ".join(found(tmp_path, imageUri=image))
+    assert "isn't a valid image name" not in " ".join(found(tmp_path, imageUri=image))

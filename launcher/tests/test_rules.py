@@ -266,7 +266,7 @@ def test_a_flag_of_another_strategy_is_told_as_the_trainer_tells_it(project: Pat
     assert faults("--strategy", "fsdp", "--degree", "2", "--no-reshard", "--recompute") == []
     assert faults("--strategy", "$(STRATEGY)", "--degree", "2") == []  # nobody knows which
     assert faults("--strategy", "fsdp", "--degree", "two") == [
-        '--degree is "two", which trainer/config.py does not take'
+        '--degree is "two", which trainer/config.py doesn\'t accept'
     ]
 
 
@@ -316,8 +316,8 @@ def test_a_proposal_without_a_bucket_leaves_its_name_open(tmp_path: Path) -> Non
 def test_a_finding_names_the_flag_or_variable_that_it_compares_with(tmp_path: Path) -> None:
     ours = replace(SETTINGS, image="mine:1", bucket="mine", origins={"image": "--image", "bucket": "VERTEX_BUCKET"})
     said = [str(one) for one in found(tmp_path, alone(CPU), settings=ours)]
-    assert any("is not the image that --image names; write mine:1 here, or change the image" in one for one in said)
-    assert any("is not in the bucket that VERTEX_BUCKET names" in one for one in said)
+    assert any("isn't the image that --image specifies; use mine:1, or change the image" in one for one in said)
+    assert any("isn't in the bucket that VERTEX_BUCKET specifies" in one for one in said)
 
 
 def searched_for(metric: str, project: Project, folder: Path) -> list[str]:
@@ -329,14 +329,14 @@ def test_a_metric_that_the_trainer_reports_is_not_denied(tmp_path: Path, project
     ours = training.project(project, date(2024, 1, 1))
     assert searched_for("accuracy", ours, tmp_path) == searched_for("loss", ours, tmp_path) == []
     assert searched_for("f1", ours, tmp_path) == [
-        'studySpec.metrics[0].metricId: is "f1", which the trainer does not report; use accuracy or loss, or return it'
-        " with the others from metrics() in trainer/model.py"
+        'studySpec.metrics[0].metricId: the trainer doesn\'t report the metric "f1"; use accuracy or loss, or return'
+        " the metric from metrics() in trainer/model.py"
     ]
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer/model.py").write_text('def metrics(output): return {"perplexity": output}\n')
     theirs = training.project(tmp_path, date(2024, 1, 1))
     assert searched_for("perplexity", theirs, tmp_path) == []
-    assert "use perplexity or loss, or return it" in searched_for("accuracy", theirs, tmp_path)[0]
+    assert "use perplexity or loss, or return the" in searched_for("accuracy", theirs, tmp_path)[0]
     assert searched_for("f1", Project(), tmp_path) == []  # of a trainer that cannot be read, nothing is claimed
 
 
@@ -411,7 +411,7 @@ def test_a_machine_of_ones_own_may_have_several_counts_of_gpus(tmp_path: Path) -
     wrong = {"machineType": "g9-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 4}
     cures = [one.cure for one in found(tmp_path, alone(wrong), ours) if one.code == "accelerator-fit"]
     assert cures == [
-        "for 4 x NVIDIA_L4 use g2-standard-48, or write acceleratorType: NVIDIA_L4 and acceleratorCount: 1 or 2"
+        "for 4 x NVIDIA_L4, use g2-standard-48, or write acceleratorType: NVIDIA_L4 and acceleratorCount: 1 or 2"
     ]
 
 
@@ -426,7 +426,7 @@ def test_what_vertex_toml_says_that_an_image_runs_is_its_program_for_reducers_to
     commands = {SETTINGS.image: ["python", "-m", "mine", "--backend=gloo"]}
     bare = {f"{pool}.containerSpec.{key}": GONE for pool in (P0, P1) for key in ("command", "args")}
     assert [str(one) for one in found(tmp_path, bare, replace(SETTINGS, commands=commands))] == [
-        f"workerPoolSpecs[{pool}].containerSpec: gloo is not NCCL, which reducers need; use NCCL, or remove pool 2"
+        f"workerPoolSpecs[{pool}].containerSpec: gloo isn't NCCL, which reducers require; use NCCL, or remove pool 2"
         for pool in (0, 1)
     ]
 
@@ -500,7 +500,7 @@ def test_what_was_cut_off_once_is_not_cut_off_again(count: int, told: int) -> No
 def test_pools_that_are_too_many_are_counted_and_not_judged(tmp_path: Path) -> None:
     pools = [*GOOD["workerPoolSpecs"], EVALUATOR, *[{"replicaCount": -1}] * 5000]
     (finding,) = found(tmp_path, {"workerPoolSpecs": pools})
-    assert str(finding).startswith("workerPoolSpecs: has 5004 pools, and Vertex AI takes 4; ")
+    assert str(finding).startswith("workerPoolSpecs: 5004 pools are too many: Vertex AI accepts at most 4; ")
 
 
 @pytest.mark.parametrize("trial_job", [CustomJobSpec(), CustomJobSpec(worker_pool_specs=[{}])])

@@ -143,7 +143,7 @@ def test_check_says_ok_for_a_job_without_a_fault(project: Path) -> None:
 def test_check_refuses_a_job_and_says_why_where_and_how_to_mend_it(project: Path) -> None:
     run = launch(project, "check", write(project, pool(HELLO, count=2)))
     assert (run.returncode, run.stdout) == (1, "")
-    said = r"job\.yaml:\d+: error: workerPoolSpecs\[0\]\.replicaCount: must be 1, the chief, not 2; set it to 1"
+    said = r"job\.yaml:\d+: error: workerPoolSpecs\[0\]\.replicaCount: must be 1 for the chief, not 2; set it to 1"
     assert re.search(said, run.stderr)
 
 
@@ -301,7 +301,7 @@ def test_an_absolute_path_behind_gs_is_not_written_to(project: Path, tmp_path: P
     (tmp_path / "precious").touch()
     run = launch(project, "run", write(project, pool(SAVE), output=f"gs://{tmp_path}"))
     assert (run.returncode, run.stdout) == (1, "")
-    assert "is no folder in a bucket; set it to gs://b/job" in run.stderr
+    assert "isn't a folder in a bucket; set it to gs://b/job" in run.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "project"]
 
 
@@ -494,7 +494,7 @@ def test_the_table_of_a_search_says_how_each_trial_ended_and_marks_the_best() ->
     console.print(table({"studySpec": study, "trials": trials}, runs))
     assert [" ".join(line.split()) for line in console.export_text().splitlines()[1:]] == [
         "1 0.5 succeeded, the best",
-        "2 0.9 stopped early, worse than the median of the others",
+        "2 0.9 stopped early: worse than the median of the other trials",
         "3 failed: exited with code 1",
     ]
 

@@ -457,12 +457,12 @@ FAULTS = [
     (
         parameter(f"parameterId: x, discreteValueSpec: {{values: {[*range(1001)]}}}"),
         "parameters[0].discreteValueSpec.values",
-        "has 1001 values, and Vertex AI takes 1000",
+        "1001 values are too many: Vertex AI accepts at most 1000",
     ),
     (
         parameter(DOUBLE) + "\nalgorithm: GRID_SEARCH",
         "parameters[0].doubleValueSpec",
-        "GRID_SEARCH; list some in a discreteValueSpec",
+        "GRID_SEARCH can't try all values of a range; list values in a discreteValueSpec",
     ),
     (
         f"{LOSS}parameters: [{{{DOUBLE}}}, {{{DOUBLE}}}]",
@@ -472,12 +472,12 @@ FAULTS = [
     (
         parameter(f"{DOUBLE}, conditionalParameterSpecs: [{{{CHILD}, parentDiscreteValues: {{values: [1]}}}}]"),
         "parameters[0].conditionalParameterSpecs[0]",
-        "doubleValueSpec; use a discreteValueSpec there",
+        "doubleValueSpec; use a discreteValueSpec in the parent",
     ),
     (
         parameter(f"{INTEGER}, conditionalParameterSpecs: [{{{CHILD}, parentDiscreteValues: {{values: [1]}}}}]"),
         "parameters[0].conditionalParameterSpecs[0]",
-        "for which values of n; write parentIntValues",
+        "the values of n are missing; add parentIntValues",
     ),
     (
         parameter(f"{INTEGER}, conditionalParameterSpecs: [{{{CHILD}}}]"),
@@ -487,7 +487,7 @@ FAULTS = [
     (
         parameter(f"{INTEGER}, conditionalParameterSpecs: [{{{CHILD}, parentIntValues: {{values: [1, 10]}}}}]"),
         "parameters[0].conditionalParameterSpecs[0].parentIntValues.values",
-        '"10" is no value of n',
+        '"10" isn\'t a value of n',
     ),
     (
         parameter(
@@ -508,12 +508,12 @@ FAULTS = [
     (
         parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {learningRateParameterName: x}",
         "convexAutomatedStoppingSpec.learningRateParameterName",
-        "leave it out",
+        "remove it",
     ),
     (
         parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {updateAllStoppedTrials: true}",
         "convexAutomatedStoppingSpec.updateAllStoppedTrials",
-        "keep what they have measured",
+        "stopped trials keep their measurements",
     ),
     (parameter(DOUBLE) + "\nstudyStoppingConfig: {maxNumTrials: 3}", "studyStoppingConfig", "use maxTrialCount"),
     (
@@ -640,7 +640,7 @@ def test_a_search_whose_trials_all_measure_the_same_says_that_flags_may_not_arri
     search = start(REPORTS.format(value), maxTrialCount=2, parallelTrialCount=2)
     said, _ = search.communicate(timeout=240)
     assert search.returncode == 0
-    words = "all 2 trials measured loss 0.25, to the last digit: their flags may not arrive; behind bash -c, "
+    words = "all 2 trials measured exactly the same loss, 0.25. Their flags may not reach the program. If "
     assert said.splitlines()[-1].startswith(words) == alike
 
 
@@ -752,7 +752,7 @@ time.sleep(1000 if trial == "2" else 0)
     assert started.read_text() == "122"
     assert [" ".join(row[3:]) for row in rows(said)] == [
         "succeeded, the best",
-        "stopped early, worse than the median of the others",
+        "stopped early: worse than the median of the other trials",
     ]
 
 

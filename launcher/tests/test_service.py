@@ -122,8 +122,8 @@ def test_keys_of_either_case_and_nulls_are_taken_as_protobuf_takes_them(vertex: 
 @pytest.mark.parametrize(
     ("body", "place", "words"),
     [
-        ({"display_name": "a", "displayName": "b"}, "", 'the key "displayName" is there 2 times; keep one of them'),
-        ({"display_name": "a", "displayName": None}, "", 'the key "displayName" is there 2 times'),
+        ({"display_name": "a", "displayName": "b"}, "", 'the key "displayName" occurs 2 times; keep one of them'),
+        ({"display_name": "a", "displayName": None}, "", 'the key "displayName" occurs 2 times'),
         ({"jobSpec": {"worker_pool_specs": [None]}}, "jobSpec.workerPoolSpecs[0]", "has no value"),
         ({"job_spec": {"worker_pools": []}}, "jobSpec", 'unknown key "worker_pools"; did you mean workerPoolSpecs?'),
     ],
@@ -317,7 +317,7 @@ def test_lists_are_filtered_ordered_and_paged(vertex: Service) -> None:
 def test_a_command_that_a_client_made_letters_of_is_refused(vertex: Service) -> None:
     status, answer = vertex.call("POST", JOBS, custom_job(*"trainer.task"))
     assert status == 400
-    assert '"trainer.task" has become a list of its letters, as the SDK makes of a text' in answer["error"]["message"]
+    assert 'split the string "trainer.task" into a list of its letters' in answer["error"]["message"]
 
 
 def test_cloud_logging_has_the_lines(vertex: Service) -> None:

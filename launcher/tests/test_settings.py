@@ -59,18 +59,18 @@ MALFORMED = [
         GOOD + '[prices]\n"n1-highcpu16" = 1',
         ["not a known machine type or GPU", "did you mean n1-highcpu-16?"],
     ),
-    ("a label in capitals", GOOD + '[labels]\nTeam = "x"', ['labels: "Team" cannot be the key of a label; begin with']),
+    ("a label in capitals", GOOD + '[labels]\nTeam = "x"', ['labels: "Team" isn\'t a valid label key; begin with']),
     (
         "a label of a dash",
         GOOD + '[labels]\n-x = "x"',
-        ['labels: "-x" cannot be the key', "a letter or a digit and use"],
+        ['labels: "-x" isn\'t a valid label key', "a letter or a digit and use"],
     ),
     (
         "a label of many words",
         GOOD + '[labels]\nteam = "a b"',
-        ['"a b" cannot be the value', "lower-case letters, digits"],
+        ['"a b" isn\'t a valid label value', "lower-case letters, digits"],
     ),
-    ("a long label", GOOD + f'[labels]\nteam = "{"a" * 64}"', ["cannot be the value", "63 characters and"]),
+    ("a long label", GOOD + f'[labels]\nteam = "{"a" * 64}"', ["isn't a valid label value", "63 characters and"]),
     ("a number as a label", GOOD + "[labels]\nteam = 7", ['labels: "team": must be text; write team = "vision"']),
     ("a label with a dot", GOOD + '[labels]\ncost.center = "7"', ['labels: "cost": must be text; write cost = ']),
     ("many labels", GOOD + "[labels]\n" + "".join(f'l{i} = ""\n' for i in range(65)), ["have 65 labels", "at most 64"]),
@@ -151,7 +151,7 @@ def test_typed_labels_have_a_key_and_a_value() -> None:
     with pytest.raises(FaultError) as caught:
         labels.typed(["team", "stage"])
     assert str(caught.value).splitlines() == [f"--label: {key} has no =; write KEY=VALUE" for key in ("team", "stage")]
-    with pytest.raises(FaultError, match=r'^--label: "Vision" cannot be the value of a label; use lower-case '):
+    with pytest.raises(FaultError, match=r'^--label: "Vision" isn\'t a valid label value; use lower-case '):
         labels.typed(["team=Vision"])
 
 

@@ -59,7 +59,7 @@ def test_a_script_that_names_no_parameter_trains_the_defaults(script: str) -> No
     for words in ((script,), (script, "_")):
         found = lost("bash", "-c", *words)
         assert found
-        assert "trains the defaults" in found[0]
+        assert "trains with the defaults" in found[0]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_cure_is_the_line_to_write() -> None:
     again = lost("bash", "-c", "make train")
     assert again
     assert again[1] == (
-        'write "$@" behind the call of the program there, and behind the script a word such as _, which becomes $0'
+        'write "$@" after the command of the program in the script, and add a word such as _ after it, which becomes $0'
     )
 
 

@@ -80,7 +80,7 @@ MALFORMED = [
     ("bad indentation", "network: a\n tensorboard: b\n", ["job.yaml:2: "]),
     ("tab", "scheduling:\n\ttimeout: 3600s", ["job.yaml:2: ", "tab", "spaces"]),
     ("tab in JSON", '{\n\t"network": "a"}', ["job.yaml:2: ", "tab", "spaces"]),
-    ("control character", "network: a\x01", ["not YAML", "#x0001"]),
+    ("control character", "network: a\x01", ["not valid YAML", "#x0001"]),
     ("template left in", "network: {{ network }}", ["job.yaml:1: ", "a key must be a plain name", "quote"]),
     ("undefined alias", "network: *missing", ["job.yaml:1: ", "undefined alias 'missing'"]),
     ("alias in a circle", "workerPoolSpecs: &pools [*pools]", ["job.yaml:1: ", "alias", "inside"]),
@@ -88,15 +88,15 @@ MALFORMED = [
     (
         "too many values",
         "reservedIpRanges: [" + "a, " * 100_001,
-        ["job.yaml:1: ", "holds more than 100,000 values; no"],
+        ["job.yaml:1: ", "contains more than 100,000 values; no"],
     ),
     ("merge of text", "scheduling: {<<: fast}", ["job.yaml:1: ", "<<", "mappings"]),
     ("merge of a list as key", "scheduling: {<<: {[a]: b}}", ["job.yaml:1: ", "a key must be a plain name"]),
-    ("merge twice", "scheduling: {<<: {}, <<: {}}", ["job.yaml:1: ", 'the key "<<" is in lines 1 and 1']),
+    ("merge twice", "scheduling: {<<: {}, <<: {}}", ["job.yaml:1: ", 'the key "<<" occurs in lines 1 and 1']),
     ("nested too deeply", "network: " + "[" * 5000, ["nested too deeply"]),
     # keys
     ("key twice", "network: a\nnetwork: b\n", ['the key "network"', "lines 1 and 2"]),
-    ("key often", "network: a\n" * 5, ['"network" is in lines 1 and 2 and 3 and 2 more']),
+    ("key often", "network: a\n" * 5, ['"network" occurs in lines 1 and 2 and 3 and 2 more']),
     (
         "inner key twice",
         pool("replicaCount: 1, replicaCount: 2"),
@@ -112,7 +112,7 @@ MALFORMED = [
     (
         "key of v1beta1",
         "workerPoolSpecs: [{machineSpec: {minGpuDriverVersion: '535'}}]",
-        ["workerPoolSpecs[0].machineSpec: the field minGpuDriverVersion is v1beta1's own", "gcloud beta"],
+        ["workerPoolSpecs[0].machineSpec: the field minGpuDriverVersion exists only in v1beta1", "gcloud beta"],
     ),
     (
         "misspelt inner key",
@@ -129,16 +129,16 @@ MALFORMED = [
     (
         "two tasks",
         pool("containerSpec: {imageUri: a}, pythonPackageSpec: {pythonModule: b}"),
-        ["workerPoolSpecs[0]: containerSpec and pythonPackageSpec exclude each other"],
+        ["workerPoolSpecs[0]: containerSpec and pythonPackageSpec can't be set together"],
     ),
     # other resources
-    ("CustomJob", "displayName: a\njobSpec: {network: a}", ["CustomJob", "at the top"]),
-    ("pipeline", "trainingTaskDefinition: a\n", ["TrainingPipeline", "not supported here yet"]),
+    ("CustomJob", "displayName: a\njobSpec: {network: a}", ["CustomJob", "to the top level"]),
+    ("pipeline", "trainingTaskDefinition: a\n", ["TrainingPipeline", "which isn't supported"]),
     # lists, mappings, nothing
     (
         "pools as mapping",
         "workerPoolSpecs: {replicaCount: 1}",
-        ["workerPoolSpecs: must be a list, not a mapping; begin it with a dash: gcloud alone makes a list of one"],
+        ["workerPoolSpecs: must be a list, not a mapping; begin it with a dash: only gcloud accepts a lone item"],
     ),
     ("pools missing", "workerPoolSpecs:\n", ["workerPoolSpecs: must be a list, not nothing"]),
     ("null pool", "workerPoolSpecs: [null]", ["workerPoolSpecs[0]: has no value", "write {}"]),
@@ -149,24 +149,24 @@ MALFORMED = [
     ),
     ("args as text", pool("containerSpec: {args: --fast}"), ["containerSpec.args: must be a list, not text"]),
     ("image as list", pool("containerSpec: {imageUri: [a]}"), ["imageUri: must be text, not a list"]),
-    ("nothing", "serviceAccount:\n", ["serviceAccount: has no value", "remove it"]),
+    ("nothing", "serviceAccount:\n", ["serviceAccount: has no value", "remove the field"]),
     # text
     (
         "number in args",
         args("--steps, 100"),
-        ['args[1]: must be text, and 100 is a number; quote it: "100"'],
+        ['args[1]: must be text, but 100 is a number; quote it: "100"'],
     ),
     ("fraction in args", args("0.0010"), ['quote it: "0.0010"']),
     ("time in args", args("10:30"), ['quote it: "10:30"']),
     ("boolean in args", args("yes"), ["yes is a boolean", 'quote it: "yes"']),
     *(
-        (f"{text}, which gcloud reads so", args(text), [f"must be text, and {text} is {kind}", f'quote it: "{text}"'])
+        (f"{text}, which gcloud reads so", args(text), [f"must be text, but {text} is {kind}", f'quote it: "{text}"'])
         for text, kind in {"1e-3": "a number", "1e3": "a number", "y": "a boolean", "N": "a boolean"}.items()
     ),
     ("date in args", args("2026-02-30"), ["is a date", 'quote it: "2026-02-30"']),
     ("nothing in args", args("~"), ["args[0]: has no value"]),
     ("tag", args("!!python/name:os.system x"), ["special value", 'quote it: "x"']),
-    ("tagged mapping", "scheduling: !!set {timeout}", ["job.yaml:1: ", "tag", "remove it"]),
+    ("tagged mapping", "scheduling: !!set {timeout}", ["job.yaml:1: ", "tag", "remove the tag"]),
     ("number in env", pool("containerSpec: {env: [{name: A, value: 1}]}"), ["env[0].value", 'quote it: "1"']),
     (
         "env as mapping",
@@ -417,30 +417,30 @@ def test_a_body_is_what_protobufs_json_takes_it_for(text: str, answer: dict[str,
 
 
 MALFORMED_BODIES = [
-    ("", "", "line 1: not JSON"),
-    ('{"labels":\n {,}}', "", "line 2: not JSON"),
-    ("{} {}", "", "not JSON: Extra data"),
+    ("", "", "line 1: not valid JSON"),
+    ('{"labels":\n {,}}', "", "line 2: not valid JSON"),
+    ("{} {}", "", "not valid JSON: Extra data"),
     ("[]", "", "must be a mapping, not a list; its keys are name"),
-    ('{"maxTrialCount": NaN}', "", "NaN is no number in JSON"),
-    ('{"maxTrialCount": -Infinity}', "", "-Infinity is no number in JSON"),
-    ('{"displayName": "\\ud800"}', "", "half a character"),
-    ('{"\\udfff": 1}', "", "half a character"),
+    ('{"maxTrialCount": NaN}', "", "NaN isn't a number in JSON"),
+    ('{"maxTrialCount": -Infinity}', "", "-Infinity isn't a number in JSON"),
+    ('{"displayName": "\\ud800"}', "", "half of a character"),
+    ('{"\\udfff": 1}', "", "half of a character"),
     ("[" * 9_000, "", "nested too deeply"),
     ('{"labels": ' * 9_000, "", "nested too deeply"),
-    ("[" * 100_000, "", "holds more than 10,000 values; no job needs as many"),
-    ('{"displayName": "a", "displayName": "b"}', "", 'the key "displayName" is there 2 times; keep one'),
-    ('{"labels": {"a": "b", "a": "c"}}', "labels", 'the key "a" is there 2 times'),
-    ('{"labels": {"a": 1}}', "labels.a", 'must be text, and 1 is a number; quote it: "1"'),
+    ("[" * 100_000, "", "contains more than 10,000 values; no job needs that many"),
+    ('{"displayName": "a", "displayName": "b"}', "", 'the key "displayName" occurs 2 times; keep one'),
+    ('{"labels": {"a": "b", "a": "c"}}', "labels", 'the key "a" occurs 2 times'),
+    ('{"labels": {"a": 1}}', "labels.a", 'must be text, but 1 is a number; quote it: "1"'),
     ('{"labels": ["a"]}', "labels", "must be a mapping, not a list"),
     ('{"labels": null}', "labels", "must be a mapping, not nothing"),
     ('{"maxTrialCount": null}', "maxTrialCount", "has no value"),
     ('{"maxTrialCount": 1.5}', "maxTrialCount", "must be a whole number"),
     (f'{{"maxTrialCount": {"9" * 5000}}}', "maxTrialCount", "must be a whole number"),
     ('{"state": 99}', "state", "unknown value 99"),
-    ('{"createTime": "yesterday"}', "createTime", 'write one such as "2026-11-20T15:30:00Z"'),
+    ('{"createTime": "yesterday"}', "createTime", 'write a time such as "2026-11-20T15:30:00Z"'),
     ('{"createTime": "2026-99-20T15:30:00Z"}', "", "createTime"),
     ('{"createTime": 5}', "createTime", "must be a time, not 5"),
-    ('{"error": {"details": [{"@type": "x"}]}}', "error.details[0]", "filled in by the service"),
+    ('{"error": {"details": [{"@type": "x"}]}}', "error.details[0]", "only the service sets this field"),
     ('{"trials": [{"parameters": [{"value": [1e400]}]}]}', "trials[0].parameters[0].value[0]", "must be a number"),
     (
         parameter('{"doubleValueSpec": {"minValue": "NaN"}}'),
@@ -471,7 +471,7 @@ MALFORMED_BODIES = [
     (
         '{"studySpec": {"medianAutomatedStoppingSpec": {}, "decayCurveStoppingSpec": {}}}',
         "studySpec",
-        "exclude each other",
+        "can't be set together",
     ),
 ]
 
@@ -488,7 +488,7 @@ def test_a_body_gives_the_faults_of_all_its_fields_at_once() -> None:
     faults = body_faults('{"displayname": "a", "jobSpec": {"scheduling": {"timeout": 5}}}', CustomJob)
     assert faults == [
         ("", 'unknown key "displayname"; did you mean displayName?'),
-        ("jobSpec.scheduling.timeout", 'must be seconds that end in s, not 5; write "5s"'),
+        ("jobSpec.scheduling.timeout", 'must be seconds with the suffix s, not 5; write "5s"'),
     ]
 
 

@@ -26,5 +26,5 @@ def test_its_sources_are_for_the_python_that_it_asks_for_which_is_that_of_google
 def test_an_image_past_its_end_is_told_with_the_date() -> None:
     command = [sys.executable, "-m", "vertex_launch", "check", "jobs/prebuilt.yaml"]
     said = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE).stderr
-    place, cure = r"workerPoolSpecs\[0\].pythonPackageSpec.executorImageUri", "build an image of your own"
-    assert re.search(rf"warning: {place}: the end of its availability was \d{{4}}-\d\d-\d\d; {cure}", said)
+    place, cure = r"workerPoolSpecs\[0\].pythonPackageSpec.executorImageUri", "build your own image"
+    assert re.search(rf"warning: {place}: the availability of this image ended on \d{{4}}-\d\d-\d\d; {cure}", said)

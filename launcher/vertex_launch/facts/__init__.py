@@ -1,1 +1,1 @@
-"""Facts about Vertex AI with dates and sources: machines, regions, prices, images, and what people call them."""
+"""Facts about Vertex AI with dates and sources: machines, regions, prices, images, and their common other names."""

@@ -1,8 +1,8 @@
-"""Cures for names of hardware, strategies and regions that are none of the service's own.
+"""Suggestions for names of hardware, strategies and regions that Vertex AI doesn't use.
 
-People write names of NVIDIA, Compute Engine, Kubernetes and other clouds: L4, nvidia-h100-80gb, v5litepod, a2-ultra.
-What tells two of them apart is short, a model or a number, so the nearest spelling is often another machine: here the
-model decides, and a model that Vertex AI does not offer stands for no other.
+Users write names from NVIDIA, Compute Engine, Kubernetes and other clouds: L4, nvidia-h100-80gb, v5litepod, a2-ultra.
+Such names differ only in a model or a number, so the nearest spelling is often a different machine. Therefore the model
+decides, and a model that Vertex AI doesn't offer isn't replaced with another model.
 """
 
 import re
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from vertex_launch.errors import letters, listed, nearest
 from vertex_launch.facts.catalog import Catalog, read, standard
 
-SHOWN = 9  # of the names to choose from
-SUCH_AS = 3  # where there are more
-CLOSE = 0.75  # of 1; short words are alike by chance
+SHOWN = 9  # names in a suggestion
+SUCH_AS = 3  # names as examples, if there are more than SHOWN
+CLOSE = 0.75  # similarity from 0 to 1; short words are similar by chance
 
 FACTS = read(Path(__file__).with_suffix(".yaml"))
 MODEL = re.compile("([a-z]+) ([0-9]+)(?: ([a-wyz](?![a-z])|(?<=v 7 )x))?")
@@ -26,14 +26,14 @@ _WIND = f"(?:(?:{'|'.join(WINDS.values())}|[{''.join(WINDS)}]){{0,2}})"
 
 
 class _Accelerator(NamedTuple):
-    """Parts of an accelerator's name: the model, such as h100 or v5e, and words besides, such as mega or 80."""
+    """The parts of an accelerator's name: the model, such as h100 or v5e, and other words, such as mega or 80."""
 
     model: str
     rest: frozenset[str]
 
 
 class _MachineType(NamedTuple):
-    """Parts of a machine type's name, each "" or 0 where it says nothing: g2, standard, 8."""
+    """The parts of a machine type's name, such as g2, standard and 8. Missing parts are "" or 0."""
 
     family: str
     kind: str
@@ -41,30 +41,30 @@ class _MachineType(NamedTuple):
 
 
 def accelerator_cure(word: str, names: Collection[str]) -> str:
-    """Return a cure for what is no accelerator of the API, whose names are given."""
+    """Return the cure for a word that isn't one of the API's accelerator names."""
     known, meant = standard(), _accelerator(word)
     current = [name for name in names if name not in known.retired_accelerators]
     if guess := accelerator(word, current):
         return f"did you mean {guess}?"
     hosts = [machine.name for machine in known.machines.values() if _is(meant.model, machine.tpu)]
-    return f"leave it out: {listed(hosts, 'or')} comes with it" if hosts else f"use one of {', '.join(current)}"
+    return f"remove it: {listed(hosts, 'or')} includes it" if hosts else f"use one of {', '.join(current)}"
 
 
 def accelerator(word: str, names: Iterable[str]) -> str:
-    """Return the name of the same model, of several the one with most of the other words; "" if there is none."""
+    """Return the name with the same model and the most similar other words, or "" if no name has the model."""
     meant, is_gpu = _accelerator(word), re.search("nvidia|tesla|[gr]tx", word.casefold())
     same = [name for name in names if _is(meant.model, name) and not (is_gpu and name.startswith("TPU"))]
     return min(same, key=lambda name: (len(_accelerator(name).rest ^ meant.rest), len(name)), default="")
 
 
 def machine_cure(word: str, catalog: Catalog) -> str:
-    """Return a cure for what is no machine type of the catalog."""
+    """Return the cure for a word that isn't a machine type in the catalog."""
     found = machine_types(word, catalog)
     return _meant(found) if found else f"use one such as {', '.join([*catalog.machines][:SUCH_AS])}"
 
 
 def machine_types(word: str, catalog: Catalog) -> list[str]:
-    """Return the machine types that a name may mean: of its family, then its kind and size, or with its accelerator."""
+    """Return the machine types that a name may mean, by its family, kind and size, or by its accelerator."""
     machines = catalog.machines.values()
     families = sorted({one.family for one in machines}, key=len, reverse=True)
     meant, offered = _machine_type(word, families), {one.name: _machine_type(one.name, families) for one in machines}
@@ -80,17 +80,17 @@ def machine_types(word: str, catalog: Catalog) -> list[str]:
 
 
 def strategy_cure(word: str, names: Collection[str]) -> str:
-    """Return a cure for what is no scheduling strategy of the API, whose names are given."""
+    """Return the cure for a word that isn't one of the API's scheduling strategies."""
     return _by_alias(word, [name for name in names if name not in STRATEGIES], STRATEGIES)
 
 
 def disk_cure(word: str, types: Collection[str]) -> str:
-    """Return a cure for what is no boot disk of these types."""
+    """Return the cure for a word that isn't one of these boot disk types."""
     return _by_alias(word, types, FACTS["disks"])
 
 
 def region_cure(word: str, regions: Collection[str]) -> str:
-    """Return a cure for what is none of these regions, such as a zone or another cloud's name."""
+    """Return the cure for a word that isn't one of these regions, such as a zone or another cloud's region."""
     continent, wind, number = _region(word)
     near = [name for name in regions if name.startswith(f"{continent}-{wind}")] if continent else []
     exact = [name for name in near if name == f"{continent}-{wind}{number}"]
@@ -100,7 +100,7 @@ def region_cure(word: str, regions: Collection[str]) -> str:
 
 
 def choice(names: list[str]) -> str:
-    """Return a cure of one word or several: all names, or the first of many."""
+    """Return a cure that lists all names or, if there are many, the first names."""
     if len(names) > SHOWN:
         return f"use one such as {', '.join(names[:SUCH_AS])}"
     return f"use one of {', '.join(names)}" if len(names) > 1 else f"use {names[0]}"
@@ -118,16 +118,19 @@ def _accelerator(name: str) -> _Accelerator:
 
 
 def _is(model: str, name: str) -> bool:
-    """Whether an accelerator's name has this model; v5, v6 and v7 need not say which of their kind."""
+    """Return whether an accelerator's name has this model. v5, v6 and v7 match all of their variants."""
     theirs = _accelerator(name).model
     return bool(model) and (theirs == model or (model in ("v5", "v6", "v7") and theirs[:-1] == model))
 
 
 def _machine_type(name: str, families: Iterable[str]) -> _MachineType:
-    """Read a name; a family, of which the longest come first, need not be apart from its kind, as in n1standard-8."""
+    """Parse a machine type's name, in which the family can be joined with the kind, as in n1standard-8.
+
+    Longer families must come first.
+    """
     first, *others = re.split("[-_ .]+", name.casefold().rpartition("/")[2])
     family = next((one for one in families if re.match(rf"{re.escape(one)}(?:[a-z]{{3}}|$)", first)), "")
-    if family == "cloud" and others != ["tpu"]:  # cloud-tpu has no kinds, and the generation may be another
+    if family == "cloud" and others != ["tpu"]:  # cloud-tpu has no kinds, and its generation may differ
         family = ""
     text = " ".join([first.removeprefix(family) if family or first.isalpha() else "", *others])
     size = re.search("[0-9]{1,9}", text)
@@ -135,7 +138,7 @@ def _machine_type(name: str, families: Iterable[str]) -> _MachineType:
 
 
 def _sized(family: Mapping[str, _MachineType], meant: _MachineType) -> list[str]:
-    """The machine types of a family that have a kind and a size, else the next sizes of the kind and other kinds."""
+    """Return a family's machine types of this kind and size, or else of the next sizes or other kinds."""
     kinds = {one.kind for one in family.values()}
     alike = {kind for kind in kinds if meant.kind and (kind.startswith(meant.kind) or meant.kind.startswith(kind))}
     alike = alike or {nearest(meant.kind, kinds, CLOSE)} - {""} or kinds
@@ -155,7 +158,7 @@ def _by_alias(word: str, names: Collection[str], meanings: Mapping[str, str]) ->
 
 
 def _region(word: str) -> tuple[str, str, str]:
-    """The continent, the direction and the number in a region's name, each "" where it is not there."""
+    """Return the continent, the direction and the number in a region's name. Missing parts are ""."""
     lands = {*CONTINENTS, *CONTINENTS.values(), "us", "me"}
     land = "|".join(sorted(lands, key=len, reverse=True))
     text = letters(word).replace(" ", "")

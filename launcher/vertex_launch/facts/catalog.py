@@ -1,4 +1,4 @@
-"""Dated facts about what Vertex AI offers for training, from machines.yaml; vertex.toml may add to them."""
+"""Dated facts about what Vertex AI offers for training, from machines.yaml. vertex.toml can add facts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ from typing import Any, Literal, TypeVar, get_args
 import yaml
 
 Certainty = Literal["documented", "inferred", "uncertain"]
-CERTAINTIES: tuple[Certainty, ...] = ("documented", "inferred", "uncertain")  # the best first
+CERTAINTIES: tuple[Certainty, ...] = ("documented", "inferred", "uncertain")  # best first
 
 OWN = "vertex.toml"
-PLATFORM = "linux/amd64"  # of Vertex AI's machines, whatever machine builds an image
+PLATFORM = "linux/amd64"  # the platform of Vertex AI's machines, even if another platform builds the image
 FACTS = Path(__file__).with_name("machines.yaml")
 
 
 @dataclass(frozen=True)
 class Price:
-    """USD per hour, how sure it is, and where it comes from."""
+    """A price in USD per hour, with its certainty and its source."""
 
     usd: float
     certainty: Certainty
@@ -29,34 +29,34 @@ class Price:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One kind of GPU; quota is "" where the name of its metric is not known."""
+    """One type of GPU. The quota is "" if the name of its metric isn't known."""
 
     name: str
-    memory_gb: float  # of one
-    precision: str  # that the trainer uses on it
+    memory_gb: float  # of one GPU
+    precision: str  # the precision that the trainer uses on this GPU
     tflops: float  # 10^12 operations per second in that precision, dense, at its peak
     quota: str
     source: tuple[str, ...]
     certainty: Certainty
-    price: Price | None  # of one, as Vertex AI bills it
+    price: Price | None  # of one GPU, as Vertex AI bills it
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine type; 0 stands for a figure that is not published."""
+    """One machine type. Values that aren't published are 0."""
 
     name: str
     vcpus: int
     memory_gb: float
     gbps: float | None = None  # default egress, without the GPUs' own fabric
-    fabric_gbps: float | None = None  # the network of the GPUs' own, which GPUDirect's NCCL plug-in in an image uses
-    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # type to the counts allowed
+    fabric_gbps: float | None = None  # the GPUs' own network, which only the NCCL plug-in of GPUDirect uses
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # GPU type -> the supported counts
     tpu: str = ""
     topologies: tuple[str, ...] = ()
-    quota: str = ""  # "" where the name of its family's metric is not known
+    quota: str = ""  # "" if the name of its family's metric isn't known
     source: tuple[str, ...] = ()
     certainty: Certainty = "documented"
-    price: Price | None = None  # with the GPUs that it comes with, as Vertex AI bills it
+    price: Price | None = None  # with its built-in GPUs, as Vertex AI bills it
 
     @property
     def family(self) -> str:
@@ -64,7 +64,7 @@ class Machine:
 
     @property
     def needs_gpus(self) -> bool:
-        """True where the GPUs come with the machine: only an N1 can also go without."""
+        """True if the machine always has GPUs. Among machines with GPUs, only N1 machines can also run without them."""
         return bool(self.gpus) and self.family != "n1"
 
 
@@ -73,59 +73,59 @@ Entry = TypeVar("Entry", Machine, Accelerator)
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits beyond which the service refuses a job; seconds and GB."""
+    """Limits beyond which the service rejects a job, in seconds and GB."""
 
     pools: int
     env: int
     package_uris: int
     disk_types: tuple[str, ...]
     disk_gb: tuple[int, int]
-    deprecated_strategies: Mapping[str, str]  # and what to write instead
+    deprecated_strategies: Mapping[str, str]  # deprecated strategy -> its replacement
     flex_start_seconds: int
     flex_start_accelerators: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class N1Network:
-    """Bounds that GPUs set to the network of an N1 machine, by their type and count."""
+    """The limits of an N1 machine's network, by the type and the count of its GPUs."""
 
     gbps_per_vcpu: float
     cap_gbps: Mapping[str, Mapping[int, float]]
     documented: Mapping[str, tuple[int, ...]]  # GPU type -> the counts whose cap is documented
 
     def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
-        """The cap of an N1 with GPUs, in Gbit/s; None for other machines, and where it is unknown."""
+        """Return the cap of an N1 machine with GPUs in Gbit/s, or None for other machines and unknown caps."""
         return self.cap_gbps.get(accelerator, {}).get(count) if machine and machine.family == "n1" else None
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """Everything that is known of the service, on one date; the fields are the keys of the two files."""
+    """Everything that is known about the service on one date. The fields are the keys of the two YAML files."""
 
     compiled: date
-    sources: Mapping[str, str]  # the key that entries name -> the page
+    sources: Mapping[str, str]  # the key that entries refer to -> the page
     machines: Mapping[str, Machine]
     accelerators: Mapping[str, Accelerator]
-    regions: Mapping[str, tuple[str, ...]]  # the accelerators to train on; a region that is not listed has none
-    retired_accelerators: Mapping[str, str]  # that the API still names, and what became of each
-    cuda_dropped: Mapping[int, tuple[str, ...]]  # CUDA's major version -> the accelerators it has no code for any more
+    regions: Mapping[str, tuple[str, ...]]  # the accelerators for training; a region that isn't listed has none
+    retired_accelerators: Mapping[str, str]  # accelerator that the API still accepts -> its status
+    cuda_dropped: Mapping[int, tuple[str, ...]]  # CUDA major version -> the accelerators it no longer supports
     n1_gpu_network: N1Network
     reduction_server_images: Mapping[str, str]  # by continent
     nearest_continent: Mapping[str, str]  # by the first word of a region
     reducer_types: tuple[str, ...]  # machine types for reducers, the documented choice first
     prebuilt_registries: tuple[str, ...]
-    prebuilt_images: Mapping[str, date]  # without registry and tag -> the day on which it may go
+    prebuilt_images: Mapping[str, date]  # name without registry and tag -> the day on which it may be removed
     limits: Limits
     quotas: Mapping[str, Any]  # the parts of a quota metric's name
 
     def machine(self, name: str) -> Machine | None:
-        """The machine type of that name, or None if it is not known to be offered for training."""
+        """Return the machine type with this name, or None if it isn't known to be offered for training."""
         return self.machines.get(name)
 
     def network_gbps(self, machine_type: str, accelerator: str = "", count: int = 0) -> float | None:
-        """Return the egress rate of one machine in Gbit/s; None if the type or its figure is unknown.
+        """Return the egress rate of one machine in Gbit/s, or None if the type or its rate is unknown.
 
-        On an N1 the GPUs set the bound: min(2 x vCPUs, a cap for their type and count).
+        On N1 machines, the GPUs limit the rate: min(2 x vCPUs, the cap for their type and count).
         Source: Compute Engine, "GPU network bandwidth"; n1-highmem-96 with 8 V100 -> 100.
         """
         machine = self.machine(machine_type)
@@ -135,7 +135,7 @@ class Catalog:
         return min(self.n1_gpu_network.gbps_per_vcpu * machine.vcpus, cap)
 
     def network_certainty(self, machine_type: str, accelerator: str = "", count: int = 0) -> Certainty:
-        """The certainty of `network_gbps`."""
+        """Return the certainty of `network_gbps`."""
         machine, network = self.machine(machine_type), self.n1_gpu_network
         if machine is None:
             return "uncertain"
@@ -143,7 +143,7 @@ class Catalog:
         return machine.certainty if documented or network.cap(machine, accelerator, count) is None else "uncertain"
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
-        """Return the price per hour of one machine with its GPUs; None if a part of it has no public price."""
+        """Return the price per hour of one machine with its GPUs, or None if a part has no public price."""
         machine, gpu = self.machine(machine_type), self.accelerators.get(accelerator)
         parts = [(1, machine.price if machine else None)]
         if machine and count and not machine.needs_gpus:
@@ -151,18 +151,18 @@ class Catalog:
         return total(parts)
 
     def reduction_server_image(self, region: str) -> str:
-        """The reduction server's image nearest to a region, or "" for one on no known continent."""
+        """Return the reduction server's image that is nearest to a region, or "" if its continent is unknown."""
         continent = self.nearest_continent.get(region.partition("-")[0], "")
         return self.reduction_server_images.get(continent, "")
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
-        """The whole name of a quota metric from its last word, such as n2_cpus."""
+        """Return the full name of a quota metric for its last word, such as n2_cpus."""
         infix = self.quotas["preemptible"] if preemptible else ""
         return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
 
 
 def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
-    """Return the price of all parts, with their lowest certainty; None without parts, or if one has no price."""
+    """Return the price of all parts with their lowest certainty, or None if there are no parts or one has no price."""
     priced = [(count, price) for count, price in parts if price]
     if len(priced) < len(parts) or not priced:
         return None
@@ -172,7 +172,7 @@ def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
 
 
 def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) -> int:
-    """Smallest number of reducers that together send as much as the workers (both in Gbit/s).
+    """Return the smallest number of reducers that together send as much as the workers (both in Gbit/s).
 
     Source: Vertex AI, "Distributed training", Reduction Server; 5 x 100 / 32 -> 16, 8 x 100 / 32 -> 25.
     """
@@ -181,14 +181,14 @@ def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) 
 
 @cache
 def standard() -> Catalog:
-    """The catalog that comes with this package."""
+    """Return the catalog that is part of this package."""
     facts = {**read(FACTS), **read(FACTS.with_name("prebuilt.yaml"))}
     listed = partial(_listed, facts["prices"])
     gpus = {name: {"name": name, "price": listed(row), **row} for name, row in facts["accelerators"].items()}
     machines = {}
     for name, row in facts["machines"].items():
         machine = {"name": name, **facts["families"][name.partition("-")[0]], **row}
-        included = row.get("gpus", {}) if not name.startswith("n1-") else {}  # an N1 can also go without
+        included = row.get("gpus", {}) if not name.startswith("n1-") else {}  # N1 machines can also run without GPUs
         with_it = [(count, gpus[kind]["price"]) for kind, (count,) in included.items()]
         machines[name] = machine | {"price": total([(1, listed(machine)), *with_it])}
     catalog: Catalog = _typed(Catalog, facts | {"accelerators": gpus, "machines": machines})
@@ -196,7 +196,7 @@ def standard() -> Catalog:
 
 
 def _typed(kind: Any, value: Any) -> Any:
-    """Return a value of YAML as this type; a mapping may have more than the fields of a dataclass."""
+    """Return a YAML value as this type. Keys that aren't fields of a dataclass are ignored."""
     inner = get_args(kind) or (Any, Any)
     if isinstance(value, dict) and isinstance(kind, type) and is_dataclass(kind):
         return kind(**{one.name: _typed(one.type, value[one.name]) for one in fields(kind) if one.name in value})
@@ -210,7 +210,7 @@ def _typed(kind: Any, value: Any) -> Any:
 
 
 def with_own(catalog: Catalog, machines: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> Catalog:
-    """Return the catalog with the user's machine types, which may change single fields, and prices per hour by type."""
+    """Return the catalog with the user's machine types, which can override single fields, and prices per hour."""
     own = {name: Price(usd, "documented", OWN) for name, usd in prices.items()}
     merged = dict(catalog.machines)
     for name, row in machines.items():
@@ -225,7 +225,7 @@ def _priced(entries: Mapping[str, Entry], prices: Mapping[str, Price]) -> dict[s
 
 
 def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
-    """The price that Vertex AI bills for a GPU, or for a machine without GPUs; None if it has no list price."""
+    """Return the price that Vertex AI bills for a GPU or a machine without GPUs, or None if it has no list price."""
     usd = row.get("usd")
     if "usd_per_vcpu" in row:
         usd = row["vcpus"] * row["usd_per_vcpu"] + row["memory_gb"] * row["usd_per_gb"]
@@ -236,7 +236,7 @@ def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a table of facts in YAML."""
-    # The loader in C, where PyYAML has it, is four times faster.
+    """Return the facts in a YAML file."""
+    # The C loader, if PyYAML has it, is four times faster.
     facts: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return facts

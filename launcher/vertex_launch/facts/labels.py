@@ -1,8 +1,8 @@
-"""Labels of jobs and other resources, by which Google breaks down a bill, and their display names.
+"""Validation of display names and labels. Google breaks down bills by the labels of jobs and other resources.
 
-Source: the service's own answer, github.com/statmike/vertex-ai-mlops, issue 6, of 2022: at most 64 labels; keys and
-values of lower-case letters, digits, - and _, of less than 64 characters and less than 128 bytes; a key begins with a
-letter or a digit. google-cloud-aiplatform 2.7.0 adds that international letters are allowed.
+Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022. It allows at most 64 labels, with
+keys and values of lower-case letters, digits, - and _, of less than 64 characters and less than 128 bytes. A key begins
+with a letter or a digit. google-cloud-aiplatform 2.7.0 adds that international letters are allowed.
 """
 
 import re
@@ -17,12 +17,12 @@ LONGEST = 63  # characters
 LONGEST_BYTES = 127  # in UTF-8
 KEY = re.compile(rf"(?=[^\W_])[\w-]{{1,{LONGEST}}}")
 VALUE = re.compile(rf"[\w-]{{0,{LONGEST}}}")
-CURE = f"use lower-case letters, digits, - and _, {LONGEST} characters and {LONGEST_BYTES} bytes at most"
-RESERVED = "aiplatform.googleapis.com/"  # begins the service's own keys, which clients send back
+CURE = f"use lower-case letters, digits, - and _, at most {LONGEST} characters and {LONGEST_BYTES} bytes"
+RESERVED = "aiplatform.googleapis.com/"  # the prefix of the service's own keys, which clients send back
 
 
 def name_findings(name: str) -> Findings:
-    """Yield why the service would refuse a resource's display name."""
+    """Yield the reasons for which the service would reject a resource's display name."""
     if not name:
         yield Finding("displayName", "is missing", "give it a name")
     elif len(name) > LONGEST_NAME:
@@ -30,7 +30,7 @@ def name_findings(name: str) -> Findings:
 
 
 def of_all(labels: Mapping[str, str]) -> Findings:
-    """Yield what Google would refuse of a resource's labels."""
+    """Yield the reasons for which Google would reject a resource's labels."""
     yield from too_many(labels)
     for key, value in labels.items():
         if not key.startswith(RESERVED):
@@ -38,11 +38,11 @@ def of_all(labels: Mapping[str, str]) -> Findings:
 
 
 def of_label(key: str, value: str, place: str = "labels", place_of_value: str = "") -> Findings:
-    """Yield what Google would refuse of a label; its value has the same place, if no other is given."""
+    """Yield the reasons for which Google would reject a label. The default place of the value is the label's place."""
     if not (KEY.fullmatch(key) and _is_small(key)):
-        yield Finding(place, f'"{key}" cannot be the key of a label', f"begin with a letter or a digit and {CURE}")
+        yield Finding(place, f'"{key}" isn\'t a valid label key', f"begin with a letter or a digit and {CURE}")
     if not (VALUE.fullmatch(value) and _is_small(value)):
-        yield Finding(place_of_value or place, f'"{value}" cannot be the value of a label', CURE)
+        yield Finding(place_of_value or place, f'"{value}" isn\'t a valid label value', CURE)
 
 
 def _is_small(text: str) -> bool:
@@ -50,14 +50,14 @@ def _is_small(text: str) -> bool:
 
 
 def too_many(labels: Mapping[str, object]) -> Findings:
-    """Yield that these are more labels than a resource may have."""
+    """Yield a finding if there are more labels than a resource can have."""
     if len(labels) > MOST:
-        cure = f"keep at most {MOST}, of which submit itself sets up to four"
-        yield Finding("labels", f"a job cannot have {len(labels)} labels", cure)
+        cure = f"keep at most {MOST}, including up to four labels that submit sets"
+        yield Finding("labels", f"a job can't have {len(labels)} labels", cure)
 
 
 def typed(words: list[str]) -> dict[str, str]:
-    """Read labels that are written KEY=VALUE; raises FaultError for one that is not, or that Google would refuse."""
+    """Parse labels of the form KEY=VALUE. Raises FaultError if a label has another form or Google would reject it."""
     pairs = [word.partition("=") for word in words]
     findings = [Finding("--label", f"{key} has no =", "write KEY=VALUE") for key, sign, _ in pairs if not sign]
     findings = findings or [finding for key, _, value in pairs for finding in of_label(key, value, "--label")]

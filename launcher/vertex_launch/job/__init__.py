@@ -1,1 +1,1 @@
-"""A file or a request becomes a job, or findings; a job becomes its replicas, with commands and environments."""
+"""Jobs: parse a job from a file or a request, and derive its replicas with their commands and environments."""

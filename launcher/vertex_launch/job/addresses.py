@@ -1,7 +1,7 @@
-"""Addresses in Cloud Storage, gs://BUCKET/NAME: which names a bucket and an object may have.
+"""Validation of Cloud Storage URIs, gs://BUCKET/NAME: the names that a bucket and an object can have.
 
-Source: Cloud Storage documentation, "About Cloud Storage buckets" and "About Cloud Storage objects", 2026, and what
-a bucket that is mounted at /gcs can hold.
+Source: Cloud Storage documentation, "About Cloud Storage buckets" and "About Cloud Storage objects", 2026, and the
+limits of a bucket that is mounted at /gcs.
 """
 
 import json
@@ -11,14 +11,14 @@ from pathlib import Path, PurePosixPath
 
 from vertex_launch.errors import Finding
 
-# A bucket that jobs use may have a shorter name than the 3 characters that Cloud Storage asks of a new one.
+# Jobs can use buckets whose names are shorter than the 3 characters that Cloud Storage requires for new buckets.
 BUCKET = re.compile("[a-z0-9]([a-z0-9._-]{0,220}[a-z0-9])?")
-LONGEST_NAME = 1024  # bytes, of an object
-LONGEST_PART = 255  # bytes between two slashes; what file systems take
+LONGEST_NAME = 1024  # bytes in the name of an object
+LONGEST_PART = 255  # bytes between two slashes; the limit of file systems
 
 
 def object_path(address: str, buckets: Path) -> Path | None:
-    """Return the file that stands for gs://BUCKET/NAME; None if the address has another form or leaves its bucket."""
+    """Return the local file for gs://BUCKET/NAME, or None if the URI has another form or leaves its bucket."""
     bucket, _, name = address.removeprefix("gs://").partition("/")
     parts = PurePosixPath(name).parts
     if not address.startswith("gs://") or not BUCKET.fullmatch(bucket) or not parts:
@@ -29,30 +29,30 @@ def object_path(address: str, buckets: Path) -> Path | None:
 
 
 def folder_fault(address: str, place: str) -> Finding | None:
-    """Return why the address at this place is no folder in a bucket, None if it is one."""
+    """Return why the URI at this place isn't a folder in a bucket, or None if it is one."""
     bucket, _, name = address.removeprefix("gs://").rstrip("/").partition("/")
     finding = name_fault(name) if name else None
     if not address.startswith("gs://") or not bucket:
-        finding = Finding("", "is no folder in a bucket", "write gs://BUCKET/FOLDER")
+        finding = Finding("", "isn't a folder in a bucket", "write gs://BUCKET/FOLDER")
     elif not BUCKET.fullmatch(bucket):
-        cure = "write a-z, 0-9, -, _ and ., with a letter or a digit at both ends"
-        finding = Finding("", "begins with no bucket's name", cure)
+        cure = "use a-z, 0-9, -, _ and ., with a letter or a digit at both ends"
+        finding = Finding("", "doesn't begin with a valid bucket name", cure)
     return finding and replace(finding, place=place, fault=f"{json.dumps(address)} {finding.fault}")
 
 
 def name_fault(name: str) -> Finding | None:
-    """Return why no file can have this object name, None if one can."""
+    """Return why a file can't have this object name, or None if it can."""
     parts = name.removesuffix("/").split("/")
     try:
         lengths = [len(part.encode()) for part in parts]
     except UnicodeEncodeError:
-        return Finding("", "is not Unicode", "use characters that UTF-8 has")
+        return Finding("", "isn't valid Unicode", "use characters that UTF-8 can encode")
     if re.search(r"[\0\r\n]", name):
-        return Finding("", "has a NUL or a line break", "leave it out")
+        return Finding("", "contains a NUL or a line break", "remove it")
     if {"", ".", ".."} & {*parts}:
-        fault = 'has a part that is empty, "." or ".." and would be no file'
-        return Finding("", fault, "name each part between slashes")
+        fault = 'contains a part that isn\'t a file name: an empty part, "." or ".."'
+        return Finding("", fault, "write a name between all slashes")
     if max(lengths) > LONGEST_PART or sum(lengths) + len(lengths) > LONGEST_NAME:
-        cure = f"keep to {LONGEST_PART} bytes between slashes and {LONGEST_NAME} in all"
-        return Finding("", "is too long for a file", cure)
+        cure = f"use at most {LONGEST_PART} bytes between slashes and {LONGEST_NAME} bytes in total"
+        return Finding("", "is too long for a file name", cure)
     return None

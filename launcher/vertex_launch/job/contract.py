@@ -1,7 +1,7 @@
-"""Replicas of a job, each with its command and its exact environment.
+"""The replicas of a job, each with its command and its exact environment.
 
-Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026; the node-level
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what Google's notebooks for custom images read. AIP_EXPERIMENT_* and
+Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026. Google's notebooks for
+custom images read the node-level RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. AIP_EXPERIMENT_* and
 AIP_TENSORBOARD_*: google-cloud-aiplatform 2.7.0, metadata/metadata.py and training_utils/environment_variables.py.
 References such as $(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0,
 types/env_var.py.
@@ -25,29 +25,29 @@ from vertex_launch.job.spec import CHIEF, EVALUATORS, WORKERS, Job, Pool, as_jso
 from vertex_launch.settings import LOCAL
 
 TRAINING_POOLS = (CHIEF, WORKERS)
-REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")  # to a variable
+REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")  # a reference to a variable
 
-# TF_CONFIG's names of the pools, by position.
+# The names of the pools in TF_CONFIG, by position.
 ROLES = ("chief", "worker", "ps", "evaluator")
 
-DIGITS = 12  # of a project's number
-TRAINER, EVALUATOR = "trainer.task", "trainer.evaluator"  # programs of a project, which take the same flags
+DIGITS = 12  # in a project number
+TRAINER, EVALUATOR = "trainer.task", "trainer.evaluator"  # a project's programs, which accept the same flags
 
 Address = Callable[[int, int], str]  # pool and index of a replica -> host:port
 Members = Mapping[int, Sequence[str]]  # pool -> addresses of its replicas
 Commands = Mapping[str, Sequence[str]]  # image -> its entry point, for pools without a command
-Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> more variables that the service sets
+Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> additional variables that the service sets
 
 
 @dataclass(frozen=True)
 class Replica:
-    """One machine of the job; an empty command stands for the image's unknown entry point."""
+    """One machine of the job. If the command is empty, the replica runs the image's unknown entry point."""
 
     pool: int
     index: int
     command: tuple[str, ...]
     env: Mapping[str, str]
-    reduces: bool = False  # a reduction server, which exists in Google's image alone
+    reduces: bool = False  # a reduction server, which only Google's image contains
 
     @property
     def name(self) -> str:
@@ -59,9 +59,9 @@ class Replica:
 
 
 def require_commands(job: Job, commands: Commands) -> None:
-    """Raises FaultError if it is unknown what a pool runs; reducers need no command."""
-    fault = "names no command, and this machine has no images to look one up"
-    cure = 'add one, or say under [commands] in vertex.toml what the image runs: "{}" = ["PROGRAM", "ARGUMENT"]'
+    """Raise FaultError if the command of a pool is unknown. Reducers need no command."""
+    fault = "no command is set, and the image's own command is unknown on this machine"
+    cure = 'add a command, or set the image\'s under [commands] in vertex.toml: "{}" = ["PROGRAM", "ARGUMENT"]'
     unknown = [pool for pool in job.pools if not (command(pool, commands) or pool.reduces)]
     images = ((pool.at("containerSpec"), pool.spec.container_spec.image_uri) for pool in unknown)
     if findings := [Finding(place, fault, cure.format(image)) for place, image in images]:
@@ -79,10 +79,10 @@ def replicas(
     project: str = LOCAL["project"],
     region: str = LOCAL["region"],
 ) -> tuple[Replica, ...]:
-    """Return all replicas, chief first; each $(NAME) in the job becomes the replica's variable.
+    """Return all replicas, chief first. Each $(NAME) in the job is replaced with the replica's variable.
 
-    `trial` is the id of the job's tuning trial. TF_CONFIG may list reducers as "ps" or not: the documentation does not
-    say, so a trainer must survive both.
+    `trial` is the ID of the job's tuning trial. The documentation doesn't state whether TF_CONFIG lists reducers as
+    "ps", so a trainer must support both.
     """
     members = {
         pool.index: [address(pool.index, index) for index in range(pool.replica_count)]
@@ -104,25 +104,25 @@ def replicas(
 
 
 def project_number(project: str) -> str:
-    """Return the number that stands here for a project's id, the same in every run; a number stands for itself."""
+    """Return the local project number for a project ID, which is the same in every run, or the number itself."""
     digest = int(hashlib.sha256(project.encode()).hexdigest(), 16)
     return project if project.isdigit() else str(10 ** (DIGITS - 1) + digest % (9 * 10 ** (DIGITS - 1)))
 
 
 def limit(job: Job, count: int) -> Job:
-    """Keep at most `count` replicas that train, the chief and count - 1 workers, and all others."""
+    """Keep at most `count` training replicas, which are the chief and count - 1 workers, and all other replicas."""
     spec = CustomJobSpec(job.spec)
     pools = list(spec.worker_pool_specs)
     if len(pools) > WORKERS:
         pools[WORKERS].replica_count = min(pools[WORKERS].replica_count, count - 1)
-        if not pools[WORKERS].replica_count:  # a machineSpec with 0 replicas would be a mistake
+        if not pools[WORKERS].replica_count:  # a machineSpec with 0 replicas would be an error
             pools[WORKERS] = WorkerPoolSpec()
             spec.worker_pool_specs = pools
     return replace(job, spec=spec)
 
 
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
-    """Append arguments in pools that train or serve, or that run the chief's program or the evaluator otherwise."""
+    """Append arguments in pools that train or serve, and in pools that run the chief's program or an evaluator."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in argument_pools(extended):
         task = pool.spec.python_package_spec if pool.task == "pythonPackageSpec" else pool.spec.container_spec
@@ -131,7 +131,7 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
 
 
 def argument_pools(job: Job) -> list[Pool]:
-    """Return the pools to which `with_arguments` appends."""
+    """Return the pools to which `with_arguments` appends arguments."""
 
     def takes(pool: Pool) -> bool:
         return pool.trains or pool.serves or EVALUATOR in _program(pool) or _program(pool) == _program(job.pools[0])
@@ -140,12 +140,12 @@ def argument_pools(job: Job) -> list[Pool]:
 
 
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-    """Return the whole command of a replica with these variables; empty if only the image knows it.
+    """Return the whole command of a replica with these variables, or () if only the image defines it.
 
-    The job's command replaces the image's entry point. References in an entry point are not expanded.
+    The job's command replaces the image's entry point. References in an entry point aren't expanded.
     """
     if pool.task == "pythonPackageSpec":
-        # -P: a folder in the current one must not hide the package.
+        # -P: a folder in the working directory must not hide the package.
         package = pool.spec.python_package_spec
         return ("python", "-P", "-m", package.python_module, *(expand(word, variables) for word in package.args))
     container = pool.spec.container_spec
@@ -155,17 +155,17 @@ def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = Mappi
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace each $(NAME) by its variable; $$ becomes $, and an unknown name stays as it is."""
+    """Replace each $(NAME) with its variable. $$ becomes $, and an unknown name isn't replaced."""
 
     def value(match: re.Match[str]) -> str:
         return "$" if match[1] is None else variables.get(match[1], match[0])
 
-    end = text.rfind(")") + 1  # behind it, no reference closes, and looking for its end would take long
+    end = text.rfind(")") + 1  # no reference can end after this position, and searching for an end would be slow
     return REFERENCE.sub(value, text[:end]) + text[end:].replace("$$", "$")
 
 
 def expanded(env: Iterable[EnvVar], service_env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job; a value may refer to earlier ones and to those in `service_env`."""
+    """Return the variables of a job. A value can refer to earlier variables and to the variables in `service_env`."""
     variables: dict[str, str] = {}
     both = ChainMap({**service_env}, variables)
     for variable in env:
@@ -179,13 +179,13 @@ def _program(pool: Pool) -> tuple[str, ...]:
 
 
 def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
-    """Return the variables that the service sets alike for all replicas; each tuning trial has its own folders."""
+    """Return the variables with the same value in all replicas. Each tuning trial has its own folders."""
     env = {"CLOUD_ML_JOB_ID": job_id}
     if trial:
         env["CLOUD_ML_TRIAL_ID"] = trial
     if job.spec.tensorboard:
         env["AIP_TENSORBOARD_RESOURCE_NAME"] = job.spec.tensorboard
-        env["AIP_TENSORBOARD_API_URI"] = "aiplatform.googleapis.com"  # before which the SDK's profiler puts the region
+        env["AIP_TENSORBOARD_API_URI"] = "aiplatform.googleapis.com"  # the SDK's profiler prepends the region
     if job.spec.experiment:
         env["AIP_EXPERIMENT_NAME"] = experiment = id_of(job.spec.experiment)
         if job.spec.experiment_run:
@@ -201,7 +201,7 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 def _cluster_variables(
     replica: Replica, members: Members, hidden: Sequence[int], trial: str, job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the variables that describe the cluster to a replica; TF_CONFIG leaves out `hidden` pools."""
+    """Return the variables that describe the cluster to a replica. TF_CONFIG omits the `hidden` pools."""
     task = {"index": replica.index} | ({"trial": trial} if trial else {})
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
@@ -222,7 +222,7 @@ def _cluster_variables(
 
 
 def _node_level(replica: Replica, members: Members) -> dict[str, str]:
-    """Return RANK, WORLD_SIZE and the master's address, which count machines, not processes."""
+    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank and world size count machines, not processes."""
     training = [(pool, index) for pool in TRAINING_POOLS for index in range(len(members.get(pool, ())))]
     host, _, port = members[CHIEF][0].rpartition(":")
     return {

@@ -1,31 +1,31 @@
-"""Reads the resource of a job, the JSON that Vertex AI answers with and the local Vertex keeps."""
+"""Functions that read a job resource: the JSON that Vertex AI returns and the local Vertex stores."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-Resource = Mapping[str, Any]  # JSON as it goes over the wire
+Resource = Mapping[str, Any]  # JSON of the REST API
 
 KINDS = {"customJobs": "custom job", "hyperparameterTuningJobs": "tuning job", "trainingPipelines": "training pipeline"}
 ENDED = frozenset(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"))
-# The label of a log entry that says which trial it is of. Source: googlecloudsdk/command_lib/ml_engine/log_utils.py.
+# The label for the trial of a log entry. Source: googlecloudsdk/command_lib/ml_engine/log_utils.py.
 TRIAL_LABEL = "ml.googleapis.com/trial_id"
 STYLES = {"RUNNING": "bold blue", "SUCCEEDED": "green", "FAILED": "bold red", "EXPIRED": "bold red"}
 
 
 def id_of(name: str) -> str:
-    """The id in a name: 17 of projects/P/locations/R/customJobs/17."""
+    """Return the ID in a resource name, such as 17 in projects/P/locations/R/customJobs/17."""
     return name.rpartition("/")[2]
 
 
 def collection_of(name: str) -> str:
-    """The collection in a name: customJobs of projects/P/locations/R/customJobs/17."""
+    """Return the collection in a resource name, such as customJobs in projects/P/locations/R/customJobs/17."""
     return name.split("/")[-2]
 
 
 def kind(resource: Resource) -> str:
-    """Return the noun for a job: `custom job`."""
+    """Return the noun for a job, such as `custom job`."""
     return KINDS[collection_of(resource["name"])]
 
 
@@ -35,48 +35,48 @@ def state(resource: Resource) -> str:
 
 
 def style(resource: Resource) -> str:
-    """Return Rich's name of the style in which a terminal shows a job's state."""
+    """Return the Rich style in which a terminal shows a job's state."""
     return STYLES.get(state(resource), "yellow")
 
 
 def moment(resource: Resource, key: str) -> datetime | None:
-    """Return a time such as startTime; None if the resource has none yet."""
+    """Return a time such as startTime, or None if the resource doesn't have this time yet."""
     text = resource.get(key)
     return datetime.fromisoformat(text) if text else None
 
 
 def fault(resource: Resource) -> str:
-    """Return why a job failed, "" if it did not."""
+    """Return why a job failed, or "" if it didn't fail."""
     return str(resource.get("error", {}).get("message", ""))
 
 
 def custom_jobs(resource: Resource) -> list[str]:
-    """Return the names of a job's runs: itself, a pipeline's custom or tuning job, or each trial's job."""
+    """Return the names of a job's runs: the job itself, a pipeline's custom or tuning job, or each trial's job."""
     own = resource["name"] if collection_of(resource["name"]) == "customJobs" else ""
     made = [trial.get("customJob", "") for trial in resource.get("trials", ())]
     return [name for name in (own, backing(resource), *made) if name]
 
 
 def backing(pipeline: Resource) -> str:
-    """The name of the custom or tuning job that a training pipeline runs; "" while there is none, and for others."""
+    """Return the name of the custom or tuning job that a training pipeline runs, or "" if no job exists."""
     metadata = pipeline.get("trainingTaskMetadata") or {}
     return str(metadata.get("backingCustomJob") or metadata.get("backingHyperparameterTuningJob", ""))
 
 
 def run_spec(resource: Resource) -> Resource:
-    """Return the CustomJobSpec of each run of a job; for a training pipeline, its inputs."""
+    """Return the CustomJobSpec of each run of a job. The inputs of a training pipeline contain this spec."""
     own: Resource = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     inputs: Resource = tidy(resource.get("trainingTaskInputs") or {})
     return own or inputs.get("trialJobSpec") or inputs
 
 
 def camel(field: str) -> str:
-    """create_time -> createTime."""
+    """Convert a field name to camelCase: create_time becomes createTime."""
     return re.sub("_([a-z])", lambda match: match[1].upper(), field)
 
 
 def tidy(inputs: Any) -> Any:
-    """Return a pipeline's inputs in camelCase, without nulls, whole floats as integers: clients vary in these."""
+    """Return a pipeline's inputs in one form for all clients: camelCase, without nulls, whole floats as integers."""
     if isinstance(inputs, dict):
         return {camel(key): tidy(inner) for key, inner in inputs.items() if inner is not None}
     if isinstance(inputs, list):
@@ -85,30 +85,30 @@ def tidy(inputs: Any) -> Any:
 
 
 def output_folder(resource: Resource) -> str:
-    """Return the address of a job's output folder, without a slash at its end; "" where the job names none."""
+    """Return the URI of a job's output folder without a slash at its end, or "" if the job doesn't set one."""
     return str(run_spec(resource).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
 
 
 def machines(pool: Resource) -> str:
-    """`3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`, "none" for an empty pool."""
+    """Return a pool's machines, such as `3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`, or "none" for an empty pool."""
     return f"{pool.get('replicaCount', 1)} x {machine(pool)}" if pool.get("machineSpec") else "none"
 
 
 def machine(pool: Resource) -> str:
-    """`n1-standard-8 with 1 x NVIDIA_TESLA_T4`."""
+    """Return one machine of a pool, such as `n1-standard-8 with 1 x NVIDIA_TESLA_T4`."""
     spec = pool.get("machineSpec", {})
     kind, count = spec.get("machineType", "machine"), spec.get("acceleratorCount", 0)
     return f"{kind} with {count} x {spec.get('acceleratorType')}" if count else str(kind)
 
 
 def stopped_early(study: Resource) -> str:
-    """Return how a trial has ended that the study's rule stopped; the API calls it SUCCEEDED, as its metrics count."""
-    median = "worse than the median of the others" if "medianAutomatedStoppingSpec" in study else ""
-    return f"stopped early, {median or 'unlikely to reach the best'}"
+    """Return why the study stopped a trial early. The API state is SUCCEEDED, because the trial's metrics count."""
+    median = "worse than the median of the other trials" if "medianAutomatedStoppingSpec" in study else ""
+    return f"stopped early: {median or 'unlikely to beat the best trial'}"
 
 
 def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, Any]]:
-    """The trials of a tuning job, `runs` being custom jobs, its trials' among them; other jobs have none."""
+    """Return the trials of a tuning job; none for other jobs. `runs` are custom jobs, including those of the trials."""
     measured = {trial["id"]: final_metrics(trial) for trial in search.get("trials", ())}
     best = _best(measured, search.get("studySpec", {}).get("metrics", ()))
     cancelled = {run["name"] for run in runs if state(run) == "CANCELLED"} if measured else set()
@@ -120,8 +120,8 @@ def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, An
             "parameters": {pair["parameterId"]: pair.get("value") for pair in trial.get("parameters", ())},
             "metrics": measured[trial["id"]],  # values of the final measurement
             "job": id_of(trial.get("customJob", "")),
-            "reason": trial.get("infeasibleReason", "").partition("\n")[0],  # the job shows the traceback
-            "best": trial["id"] == best,  # best of all ended trials by the study's first metric
+            "reason": trial.get("infeasibleReason", "").partition("\n")[0],  # the job's log contains the traceback
+            "best": trial["id"] == best,  # the best ended trial by the study's first metric
             "stopped": early if measured[trial["id"]] and trial.get("customJob") in cancelled else "",
         }
         for trial in search.get("trials", ())
@@ -129,26 +129,26 @@ def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, An
 
 
 def final_metrics(trial: Resource) -> dict[str, float]:
-    """Return the values of a trial's final measurement; none if it has not ended well."""
+    """Return the values of a trial's final measurement; none if the trial hasn't succeeded."""
     metrics = trial.get("finalMeasurement", {}).get("metrics", ())
     return {metric["metricId"]: metric.get("value", 0.0) for metric in metrics}
 
 
 def same_result(search: Resource) -> str:
-    """Return a sentence if all ended trials measured the same to the last digit, "" if not or if only one has ended."""
+    """Return a warning if all of several ended trials measured exactly the same value, else ""."""
     ended = [trial for trial in trials(search) if trial["metrics"]]
     alike = [key for key in ("parameters", "metrics") if all(trial[key] == ended[0][key] for trial in ended)]
     if alike != ["metrics"]:
         return ""
     metric, value = next(iter(ended[0]["metrics"].items()))
     return (
-        f"all {len(ended)} trials measured {metric} {value}, to the last digit: their flags may not arrive; "
-        'behind bash -c, write "$@" in the script and a word for $0 behind it; elsewhere, look at sys.argv'
+        f"all {len(ended)} trials measured exactly the same {metric}, {value}. Their flags may not reach the program. "
+        'If bash -c runs a script, write "$@" in the script and a word for $0 after it. Otherwise, check sys.argv'
     )
 
 
 def trial_ids(search: Resource) -> dict[str, str]:
-    """Return the ids of a search's trials by those of their custom jobs."""
+    """Return the IDs of a tuning job's trials by the IDs of their custom jobs."""
     return {id_of(trial.get("customJob", "")): trial["id"] for trial in search.get("trials", ())}
 
 

@@ -1,9 +1,9 @@
 """The JSON Schema of job files, with which an editor completes keys, explains them and underlines mistakes.
 
-It comes from the same descriptors as proto_validation.py and accepts the same, as far as JSON Schema can say it. Only
-enums are stricter: an editor offers their names, and never the unspecified one. `vertex-launch schema` prints it, and
-`check` writes it where a job file names it.
-Source: JSON Schema, draft 7, which yaml-language-server 1.25, the one in VS Code, reads in full; 2026.
+The schema is generated from the same descriptors that proto_validation.py uses, and it accepts the same documents as
+far as JSON Schema allows. Only enums are stricter: they must be names, and can't be the unspecified value.
+`vertex-launch schema` prints the schema, and `check` writes it to the schema file that a job file names.
+Source: JSON Schema, draft 7, which yaml-language-server 1.25, used in VS Code, supports completely; 2026.
 """
 
 import inspect
@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 FREE_TYPES = {"": {}, "a mapping": {"type": "object"}, "a list": {"type": "array"}}
 
-# One attribute in a message's docstring, `name (type):`, and its first paragraph, which is indented further.
+# One attribute in a message's docstring: `name (type):` and its first paragraph, which is indented.
 ATTRIBUTE = re.compile(r"^ {4}(\w+) \(.+\):\n((?: {8}.+\n?)+)", re.MULTILINE)
 MARKUP = (
     (re.compile(r"`([^`<]+?)\s*<[^>]*>`__?"), r"\1"),  # `text <address>`__
@@ -33,7 +33,7 @@ MARKUP = (
 
 
 def job_schema() -> Schema:
-    """Return the schema of both kinds of job file; a key of a tuning job selects the schema of tuning jobs."""
+    """Return the schema of both kinds of job file. Keys of a tuning job select the schema of tuning jobs."""
     custom, tuning = (kind.pb(kind()).DESCRIPTOR for kind in (types.CustomJobSpec, types.HyperparameterTuningJob))
     messages = {short_name(message): _message(message) for message in proto.messages_below([custom, tuning])}
     return {
@@ -46,7 +46,7 @@ def job_schema() -> Schema:
 
 
 def text(mark: str) -> str:
-    """The schema as a file holds it, with a mark of who has written it."""
+    """Return the text of a schema file, with a mark of the launcher that writes it."""
     return json.dumps({"$comment": mark} | job_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -83,7 +83,7 @@ def _value(field: FieldDescriptor) -> Schema:
 
 
 def _scalars() -> Schema:
-    """Return the schemas of scalars by type; `patternErrorMessage` is for editors, and validators ignore it."""
+    """Return the schemas of scalars by type. Editors show `patternErrorMessage`, and validators ignore it."""
     patterns = {name: {"pattern": f"^({form.pattern})$"} for name, form in FORMS.items()}
     limits = {name: {"minimum": -form.largest, "maximum": form.largest} for name, form in FORMS.items()}
     examples = {DURATION: "3600s", TIMESTAMP: "2026-11-20T15:30:00Z"}
@@ -96,7 +96,7 @@ def _scalars() -> Schema:
 
 
 def _descriptions(message: Descriptor) -> dict[str, Schema]:
-    """Explanations of fields by name: the first paragraph of Google's docstring, where there is one."""
+    """Return descriptions of fields by name: the first paragraph of Google's docstring, if there is one."""
     if not message.full_name.startswith(proto.PACKAGE):
         return {}
     documented = reduce(getattr, short_name(message).split("."), types)
@@ -105,7 +105,7 @@ def _descriptions(message: Descriptor) -> dict[str, Schema]:
 
 
 def _plain(paragraph: str) -> str:
-    """Join to one line, without the marks of reStructuredText."""
+    """Join a paragraph into one line and remove the reStructuredText markup."""
     line = " ".join(paragraph.split())
     return reduce(lambda text, mark: mark[0].sub(mark[1], text), MARKUP, line)
 

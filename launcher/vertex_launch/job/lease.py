@@ -1,6 +1,6 @@
-"""Lease of an output folder: who writes there now, by the files that launcher/docs/events.md describes.
+"""The lease of an output folder, which shows the job that writes to it. launcher/docs/events.md describes its files.
 
-The template's trainer takes a lease. Other trainers may, and nobody is seen to use their folders otherwise.
+The template's trainer takes a lease, and other trainers can do so, too. Without a lease, a folder counts as free.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ from vertex_launch.untrusted.printable import printable
 from vertex_launch.untrusted.regular_file import locked_elsewhere, open_regular, read_regular
 
 FOLDER = "checkpoints/lease/"  # in the output folder
-CURE = "choose another output folder, or wait until it ends"
+CURE = "choose another output folder, or wait until that job ends"
 EXPIRE_SECONDS, LOOK_SECONDS = 60.0, 0.5
 LARGEST = 2**12  # bytes of a claim
 BOOT, UPTIME = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/uptime")
-NONE = (OSError, ValueError, LookupError, TypeError)  # raised by a file that is no claim, or is gone
+NONE = (OSError, ValueError, LookupError, TypeError)  # raised if a file isn't a claim or no longer exists
 
 
 def require_free(output: Path | None, file: Path | str, below: str = "", seconds: float = EXPIRE_SECONDS) -> None:
-    """Raise FaultError if a job writes to the output folder; `below`, `seconds`: as of `in_use`."""
+    """Raise FaultError if a job writes to the output folder. `in_use` describes `below` and `seconds`."""
     if output and (findings := [*in_use(output, below, seconds)]):
         raise FaultError(*findings, file=file)
 
@@ -35,8 +35,8 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
     """Yield a finding for each job that writes to the output folder.
 
     Args:
-        below: a pattern of folders in it that count in its place, such as `**/` for all, and itself.
-        seconds: to wait for a renewal by a job of another machine, without which it counts as ended; a line says so.
+        below: the pattern of folders to check in the output folder. `**/` checks the output folder and all its folders.
+        seconds: the time to wait for a renewal by a job on another machine. Without a renewal, the job counts as ended.
     """
     for file in sorted(output.glob(f"{below}{FOLDER}*.json")):
         with contextlib.suppress(*NONE):
@@ -45,22 +45,22 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
             job, host, lock = (str(jsons.loads(claim)[key]) for key in ("job", "host", "lock"))
             lives = _is_locked(file, host, lock)
             if lives is None and seconds:
-                whether = f"whether job {printable(job)} on {printable(host)} still writes there"
-                print(f"{shown}: looking for up to {seconds:.0f} s {whether}", file=sys.stderr, flush=True)
+                whether = f"whether job {printable(job)} on {printable(host)} still writes to this folder"
+                print(f"{shown}: checking for up to {seconds:.0f} s {whether}", file=sys.stderr, flush=True)
             if _is_renewed(file, seconds) if lives is None else lives:
                 renewed = _renewed(file) or file
                 yield Finding(OUTPUT, sentence(str(shown), claim, time.time() - renewed.stat().st_mtime), CURE)
 
 
 def sentence(folder: str, claim: bytes, seconds: float) -> str:
-    """`.vertex/gcs/b/run/checkpoints is in use by job 17 on HOST since 2026-11-27 08:31 UTC (renewed 12 s ago)`"""
+    """Return a message such as `b/run is in use by job 17 on HOST since 2026-11-27 08:31 UTC (renewed 12 s ago)`."""
     job, host, since = (printable(str(jsons.loads(claim)[key])) for key in ("job", "host", "since"))
     since = since[:16].replace("T", " ")
     return f"{folder} is in use by job {job} on {host} since {since} UTC (renewed {max(seconds, 0):.0f} s ago)"
 
 
 def _is_locked(file: Path, host: str, lock: str) -> bool | None:
-    """Whether the writer of a claim lives; None if this machine can't tell. The trainer decides in the same way."""
+    """Return whether the writer of a claim is alive, or None if it is unknown. The trainer uses the same rules."""
     with open_regular(file) as stream:
         own = machine(stream)
         if lock == own:
@@ -68,7 +68,7 @@ def _is_locked(file: Path, host: str, lock: str) -> bool | None:
     boot, own_boot = lock.partition(":")[0], own.partition(":")[0]
     if host != platform.node() or boot in ("", own_boot) or not UPTIME.exists():
         return None
-    # After a reboot the claim is void, but another machine may have the same name; that one renews.
+    # A reboot ends the claim. But if the claim is of another machine with the same name, that machine renews it.
     booted = time.time() - float(UPTIME.read_text().split()[0])
     return None if (_renewed(file) or file).stat().st_mtime > booted else False
 
@@ -83,12 +83,12 @@ def _is_renewed(file: Path, seconds: float) -> bool:
 
 
 def machine(stream: IO[bytes]) -> str:
-    """Name the one machine and mount in which a lock on this file counts."""
+    """Return the machine and the mount for which a lock on this file is valid."""
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 
 def _renewed(file: Path) -> Path | None:
-    """Return the file of a claim's newest renewal."""
+    """Return the file of a claim's latest renewal."""
     files = (path for path in file.parent.glob("*") if path.stem == file.stem)
     renewals = [path for path in files if path.suffix[1:].isdecimal()]
     return max(renewals, key=lambda path: int(path.suffix[1:]), default=None)

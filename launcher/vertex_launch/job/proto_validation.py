@@ -1,6 +1,6 @@
-"""Finds every difference between a document and the protobuf message that it stands for, not only the first.
+"""Validation of a document against its protobuf message, which finds all differences and not only the first one.
 
-The message's own descriptor is the schema, so a new release of google-cloud-aiplatform brings its new fields.
+The message's descriptor is the schema, so a new google-cloud-aiplatform release adds its new fields automatically.
 """
 
 import json
@@ -19,21 +19,21 @@ from vertex_launch.job.job_resource import camel
 from vertex_launch.job.strict_yaml import Mapping, kind
 
 PACKAGE = "google.cloud.aiplatform.v1."
-# Messages that JSON writes in a form of their own. Source: protobuf documentation, "ProtoJSON format", 2026.
+# Messages with a special form in JSON. Source: protobuf documentation, "ProtoJSON format", 2026.
 WELL_KNOWN = "google.protobuf."
 DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
 VALUE = f"{WELL_KNOWN}Value"
 FREE = {VALUE: "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
-# Enums whose values are known by other names, too.
+# Enums whose values users often write with other names.
 CURES = {"AcceleratorType": aliases.accelerator_cure, "Strategy": aliases.strategy_cure}
-# What takes text where the lists of these messages take numbers.
+# Messages whose lists accept only numbers -> the field to use for text.
 FOR_TEXT = {"DiscreteValueSpec": "use a categoricalValueSpec for text"}
 FOR_TEXT |= dict.fromkeys(
     ("DiscreteValueCondition", "IntValueCondition"),
-    "use parentCategoricalValues for text, below the parameter that has these values",
+    "use parentCategoricalValues for text, under the parameter that has these values",
 )
-BETA = aliases.FACTS["beta"]  # fields that v1 lacks, by message, each with a cure
-LINES_SHOWN = 3  # of a key that is repeated
+BETA = aliases.FACTS["beta"]  # fields that only v1beta1 has, by message, each with a cure
+LINES_SHOWN = 3  # of a repeated key
 NAMES = ("string", "double", "float", "int64", "enum")
 SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}
 SCALARS[FieldDescriptor.CPPTYPE_BOOL] = "boolean"
@@ -41,18 +41,18 @@ SCALARS[FieldDescriptor.CPPTYPE_BOOL] = "boolean"
 
 @dataclass(frozen=True)
 class Form:
-    """The form in which a scalar must be written. Numbers may be quoted, as the API quotes its 64-bit numbers."""
+    """The form in which a scalar must be written. Numbers can be quoted, because the API quotes 64-bit numbers."""
 
     noun: str
     pattern: str
     cure: str
     kinds: tuple[str, ...] = ("a number", "text")
-    largest: float = math.inf  # math.inf of what is no number
+    largest: float = math.inf  # math.inf if the scalar isn't a number
 
     def fits(self, value: Any) -> bool:
         if kind(value) not in self.kinds or not re.fullmatch(self.pattern, _written(value)):
             return False
-        return self.largest == math.inf or abs(type(self.largest)(value)) <= self.largest  # int where all digits count
+        return self.largest == math.inf or abs(type(self.largest)(value)) <= self.largest  # an int if all digits count
 
 
 NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
@@ -65,8 +65,8 @@ FORMS = {
     "float": Form("a number", NUMBER, DIGITS, largest=3.4028234e38),
     "int64": Form("a whole number of at most 64 bits", WHOLE_NUMBER, PLAIN, largest=2**63 - 1),
     "int32": Form("a whole number of at most 32 bits", WHOLE_NUMBER, PLAIN, largest=2**31 - 1),
-    DURATION: Form("seconds that end in s", r"[0-9]{1,11}(\.[0-9]{1,9})?s", 'write "3600s"', ("text",)),
-    TIMESTAMP: Form("a time", RFC_3339, 'write one such as "2026-11-20T15:30:00Z"', ("a date", "text")),
+    DURATION: Form("seconds with the suffix s", r"[0-9]{1,11}(\.[0-9]{1,9})?s", 'write "3600s"', ("text",)),
+    TIMESTAMP: Form("a time", RFC_3339, 'write a time such as "2026-11-20T15:30:00Z"', ("a date", "text")),
 }
 
 
@@ -75,12 +75,12 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def item(field: FieldDescriptor) -> FieldDescriptor:
-    """The field, or the field of a map's values."""
+    """Return the field itself or, if it is a map, the field of the map's values."""
     return field.message_type.fields_by_name["value"] if is_map(field) else field
 
 
 def message_in(field: FieldDescriptor) -> Descriptor | None:
-    """The API's own message in a field, or in a map's values; None for a scalar, and what has a form of its own."""
+    """Return the API message in a field or a map's values, or None for scalars and for special forms in JSON."""
     message = item(field).message_type
     return None if message is None or message.full_name.startswith(WELL_KNOWN) else message
 
@@ -88,7 +88,7 @@ def message_in(field: FieldDescriptor) -> Descriptor | None:
 def messages_below(
     roots: Iterable[Descriptor], inside: Callable[[FieldDescriptor], Descriptor | None] = message_in
 ) -> list[Descriptor]:
-    """Return the roots and every message that they hold, each once; `inside` is the message to follow in a field."""
+    """Return the roots and all messages in them, each once. `inside` returns the message to follow in a field."""
     messages = [*roots]
     for message in messages:  # the list grows in the loop
         found = filter(None, map(inside, message.fields))
@@ -101,7 +101,7 @@ def short_name(message: Descriptor) -> str:
 
 
 def type_name(field: FieldDescriptor) -> str:
-    """A message's full name, or a scalar's kind: enum, string, boolean, double, float, int64 or int32."""
+    """Return a message's full name, or a scalar's type: enum, string, boolean, double, float, int64 or int32."""
     message = field.message_type
     if message is None:
         return SCALARS.get(field.cpp_type, "int32")
@@ -110,7 +110,7 @@ def type_name(field: FieldDescriptor) -> str:
 
 
 def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
-    """Yields every difference in the order of the document; `place` is where the value stands."""
+    """Yield every difference in the order of the document. `place` is the place of the value."""
     fields = {field.json_name: field for field in message.fields}
     known = {field.name: field for field in message.fields} | fields
     if not isinstance(value, Mapping):
@@ -129,20 +129,20 @@ def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
     for oneof in message.oneofs:
         present = [field.json_name for field in oneof.fields if {field.json_name, field.name} & value.keys()]
         if len(present) > 1:
-            yield Finding(place, f"{' and '.join(present)} exclude each other", "keep one")
+            yield Finding(place, f"{' and '.join(present)} can't be set together", "keep only one")
 
 
 def _unknown(key: str, message: str, fields: Iterable[str]) -> tuple[str, str]:
-    """Return the fault and the cure of a key that a message does not have."""
+    """Return the fault and the cure for a key that isn't a field of the message."""
     if cure := BETA.get(message, {}).get(camel(key)):
-        return f"the field {camel(key)} is v1beta1's own, and jobs are read as v1", cure
+        return f"the field {camel(key)} exists only in v1beta1, but jobs are read as v1", cure
     return f"unknown key {_quoted(key)}", did_you_mean(key, fields)
 
 
 def relaxed(value: Any, message: Descriptor) -> Any:
-    """Return a document as protobuf's JSON reads it: keys in either case become camelCase, and nulls are left out.
+    """Return a document as protobuf's JSON parser reads it: with all keys in camelCase and without nulls.
 
-    A key that stands there in both cases counts as repeated. Source: protobuf documentation, "ProtoJSON format", 2026.
+    A key that occurs in both cases counts as repeated. Source: protobuf documentation, "ProtoJSON format", 2026.
     """
     if not isinstance(value, Mapping):
         return value
@@ -157,7 +157,7 @@ def relaxed(value: Any, message: Descriptor) -> Any:
 
 
 def _relaxed_field(value: Any, field: FieldDescriptor) -> Any:
-    """Relax the messages in a field; what JSON writes in a form of its own, and a map, stay as they are."""
+    """Relax the messages in a field. Maps and messages with a special form in JSON don't change."""
     message = None if is_map(field) else message_in(field)
     if message is None:
         return value
@@ -172,12 +172,12 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
     for key, lines in mapping.repeated.items():
         shown = [str(line) for line in lines[:LINES_SHOWN]]
         shown += [f"{len(lines) - LINES_SHOWN:,} more"] if len(lines) > LINES_SHOWN else []
-        where = f"in lines {' and '.join(shown)}" if lines[-1] else f"there {len(lines)} times"
-        yield Finding(place, f"the key {_quoted(key)} is {where}", "keep one of them", lines[-1])
+        where = f"in lines {' and '.join(shown)}" if lines[-1] else f"{len(lines)} times"
+        yield Finding(place, f"the key {_quoted(key)} occurs {where}", "keep one of them", lines[-1])
 
 
 def _inside(value: Mapping | list[Any], place: str, check: Callable[[Any, str], Findings]) -> Findings:
-    """Yield what `check` finds in each value of a list, or of a mapping whose keys the user chooses."""
+    """Yield the findings of `check` in each value of a list or of a mapping with the user's own keys."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]
@@ -198,7 +198,7 @@ def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
     else:
         keys = [*field.message_type.fields_by_camelcase_name] if field.message_type else []
         lone = isinstance(value, Mapping) and any(key in keys for key in value)
-        cure = "begin it with a dash: gcloud alone makes a list of one" if lone else "begin each item with a dash"
+        cure = "begin it with a dash: only gcloud accepts a lone item" if lone else "begin each item with a dash"
         yield Finding(place, f"must be a list, not {kind(value)}", cure)
 
 
@@ -207,10 +207,10 @@ def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
     if name in FREE:
         yield from _of_free_form(FREE[name], value, place)
     elif value is None:
-        cure = "write {} to leave it empty" if field.message_type else "give it one or remove it"
+        cure = "write {} to leave it empty" if field.message_type else "add a value or remove the field"
         yield Finding(place, "has no value", cure)
     elif name == ANY:
-        yield Finding(place, "is filled in by the service", "remove it")
+        yield Finding(place, "only the service sets this field", "remove the field")
     elif name == "string":
         yield from _of_text(value, place)
     elif name == "enum":
@@ -224,7 +224,7 @@ def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
 
 
 def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
-    """Yield findings on a free form: it takes any JSON of the wanted kind, "" being any kind."""
+    """Yield the findings in a free-form value, which can be any JSON value of the wanted kind ("" for all kinds)."""
     if wanted and kind(value) != wanted:
         yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
     elif isinstance(value, Mapping | list):
@@ -235,10 +235,10 @@ def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
 
 def _of_text(value: Any, place: str) -> Findings:
     if isinstance(value, dict | list):
-        yield Finding(place, f"must be text, not {kind(value)}", "write one value, in quotes")
+        yield Finding(place, f"must be text, not {kind(value)}", "write one value in quotes")
     elif kind(value) != "text":
         cure = f"quote it: {_quoted(_written(value))}"
-        yield Finding(place, f"must be text, and {_shown(value)} is {kind(value)}", cure)
+        yield Finding(place, f"must be text, but {_shown(value)} is {kind(value)}", cure)
 
 
 def _of_enum(value: Any, field: FieldDescriptor, place: str) -> Findings:
@@ -257,12 +257,12 @@ def _of_form(value: Any, form: Form, place: str) -> Findings:
 
 
 def _written(value: Any) -> str:
-    """A scalar as its author wrote it; JSON's true is Python's True."""
+    """Return a scalar as its author wrote it. A Python boolean is written as in JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: Any) -> str:
-    """A value for a sentence: text in quotes, other scalars as written, lists and mappings by kind."""
+    """Return a value for a message: text in quotes, other scalars as written, lists and mappings by kind."""
     if isinstance(value, dict | list):
         return kind(value)
     return _quoted(value) if kind(value) in ("text", "a special value") else _written(value)[:40]

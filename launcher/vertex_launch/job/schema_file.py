@@ -1,4 +1,4 @@
-"""The schema file that job files name in their first line for editors: `check` writes it where it is missing or old."""
+"""The schema file that job files name in their first line for editors. `check` writes missing and old schema files."""
 
 import contextlib
 import os
@@ -12,29 +12,29 @@ from google.cloud.aiplatform_v1 import gapic_version
 from vertex_launch import __version__
 from vertex_launch.untrusted.regular_file import open_regular
 
-# Only a file of this name: a job file cannot make `check` write another one.
+# Only this file name is accepted, so that a job file can't make `check` write any other file.
 FIRST_LINE = re.compile(rb"# yaml-language-server: \$schema=((?:\.\.?/)*schema\.json)\s")
-BEGINNING = 400  # bytes, which hold a job file's first line and a schema's mark
+BEGINNING = 400  # bytes; enough for a job file's first line and a schema's mark
 MARK = b"written by vertex-launch"
-SOURCES = ("json_schema.py", "proto_validation.py", "spec.py")  # what makes the schema of Google's messages
+SOURCES = ("json_schema.py", "proto_validation.py", "spec.py")  # the files that generate the schema
 
 
 def mark() -> str:
-    """Return what tells a schema of this launcher from those of others, without the schema, which takes 0.3 s."""
+    """Return the mark of schemas from this launcher. The schema itself isn't generated, because that takes 0.3 s."""
     code = zlib.crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES))
     return f"{MARK.decode()} {__version__} ({code:08x}), google-cloud-aiplatform {gapic_version.__version__}"
 
 
 def write_for(jobs: Iterable[Path]) -> None:
-    """Write the schemas that these job files name, where they are missing or another launcher has written them."""
+    """Write the schemas that these job files name, if they are missing or were written by another launcher."""
     for file in dict.fromkeys(file for job in jobs for file in _named(job)):
-        with contextlib.suppress(OSError):  # editors do without
+        with contextlib.suppress(OSError):  # editors also work without a schema
             if _is_missing_or_old(file):
                 _write(file)
 
 
 def _named(job: Path) -> list[Path]:
-    """Return the schema that a job file names, if it does; a pipe, which was read already, is not opened again."""
+    """Return the schema file that a job file names, if any. A pipe was already read and isn't opened again."""
     with contextlib.suppress(OSError), open_regular(job) as file:
         if named := FIRST_LINE.match(file.read(BEGINNING)):
             return [job.parent / os.fsdecode(named[1])]
@@ -42,7 +42,7 @@ def _named(job: Path) -> list[Path]:
 
 
 def _is_missing_or_old(file: Path) -> bool:
-    """Return whether the launcher shall write it; a schema without its mark belongs to somebody else."""
+    """Return whether the launcher should write the file. It never replaces a schema without its own mark."""
     try:
         with open_regular(file) as found:
             beginning = found.read(BEGINNING)
@@ -52,8 +52,8 @@ def _is_missing_or_old(file: Path) -> bool:
 
 
 def _write(file: Path) -> None:
-    """Write a schema; who reads meanwhile sees the old or the new one, never a part."""
-    from vertex_launch.job import json_schema  # `check` seldom needs it
+    """Write a schema atomically, so that a reader sees either the old or the new schema."""
+    from vertex_launch.job import json_schema  # `check` rarely needs it
 
     part = file.with_name(f".{file.name}.{os.getpid()}")
     try:

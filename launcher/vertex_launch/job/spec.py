@@ -1,8 +1,8 @@
-"""Read a job file: YAML or JSON, strictly, into the API's own message, with every fault at once.
+"""Strict parser for job files in YAML or JSON, which returns the API's own message or reports all errors together.
 
-A job file is what gcloud takes as --config, in the API's camelCase: a CustomJobSpec (`gcloud ai custom-jobs
-create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends unknown keys on to
-the service, and protobuf stops at its first fault; here all are found.
+A job file is a file that gcloud accepts as --config, with keys in camelCase. It contains a CustomJobSpec (`gcloud ai
+custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends unknown keys
+to the service, and protobuf stops at the first error. This parser reports all errors.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,19 +20,22 @@ from vertex_launch.errors import FaultError, Finding, first, of_file, read_text
 from vertex_launch.job import proto_validation, strict_yaml
 from vertex_launch.job.job_resource import camel
 
-# Pools by position. Pool 2 is the parameter servers' too: one role only.
+# Pools by position. Pool 2 contains either reducers or parameter servers.
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
-CHIEF_REPLICA = "workerpool0-0"  # as the service names it
+CHIEF_REPLICA = "workerpool0-0"  # the service's name for the chief
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
 REDUCER_IMAGE = "/reductionserver"
 
 TUNING_KEYS = {"studySpec", "trialJobSpec"}
 PIPELINE = (
-    "is a TrainingPipeline, not supported here yet",
-    "this command takes a CustomJobSpec or a HyperparameterTuningJob",
+    "this file is a TrainingPipeline, which isn't supported",
+    "write a CustomJobSpec or a HyperparameterTuningJob",
 )
 OTHER_RESOURCES = {
-    "jobSpec": ("is a CustomJob, but a job file is only its CustomJobSpec", "put what jobSpec holds at the top"),
+    "jobSpec": (
+        "this file is a CustomJob, but a job file is only a CustomJobSpec",
+        "move the contents of jobSpec to the top level",
+    ),
     "trainingTaskDefinition": PIPELINE,
     "trainingTaskInputs": PIPELINE,
 }
@@ -42,24 +45,24 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Pool:
-    """Pool that holds machines: its position, its part of the spec, and facts derived from it."""
+    """A pool with machines: its position, its part of the spec, and values derived from the spec."""
 
     index: int
     spec: WorkerPoolSpec
 
     @property
     def trains(self) -> bool:
-        """Pools 0 and 1: the only ones whose replicas are ranks."""
+        """True for pools 0 and 1, the only pools whose replicas have ranks."""
         return self.index in (CHIEF, WORKERS)
 
     @property
     def reduces(self) -> bool:
-        """True for Google's reduction server, or a mirror of its image under the same name."""
+        """True for Google's reduction server, or for a mirror of its image with the same name."""
         return REDUCER_IMAGE in self.spec.container_spec.image_uri
 
     @property
     def serves(self) -> bool:
-        """True for parameter servers: pool 2 with another program than the reduction server."""
+        """True for parameter servers, which are any program in pool 2 other than the reduction server."""
         return self.index == REDUCERS and not self.reduces
 
     @property
@@ -72,7 +75,7 @@ class Pool:
 
     @property
     def accelerator(self) -> str:
-        """The API's name, such as NVIDIA_L4, or "" """
+        """The API's name of the accelerator, such as NVIDIA_L4, or "" """
         kind = AcceleratorType(self.spec.machine_spec.accelerator_type)
         return kind.name if kind else ""
 
@@ -82,7 +85,7 @@ class Pool:
 
     @property
     def task(self) -> str:
-        """The key of what it runs: containerSpec, pythonPackageSpec, or "" """
+        """The key of the pool's program: containerSpec, pythonPackageSpec, or "" """
         return camel(WorkerPoolSpec.pb(self.spec).WhichOneof("task") or "")
 
     @property
@@ -94,7 +97,7 @@ class Pool:
         return [*self.spec.container_spec.env, *self.spec.python_package_spec.env]
 
     def at(self, *keys: str) -> str:
-        """A place in this pool, for a message: `workerPoolSpecs[1].machineSpec`."""
+        """Return a place in this pool for a message, such as `workerPoolSpecs[1].machineSpec`."""
         return ".".join((f"workerPoolSpecs[{self.index}]", *keys))
 
 
@@ -102,20 +105,20 @@ class Pool:
 class Job:
     """One job, read from a file or from a request."""
 
-    origin: Path | str  # begins every message about the job: its file, or `request NAME`
+    origin: Path | str  # the start of every message about the job: its file, or `request NAME`
     name: str  # the file's name without its ending, or the request's; becomes the job's display name
     spec: CustomJobSpec
-    document: Any = field(default=None, compare=False, repr=False)  # the file, which knows its lines
+    document: Any = field(default=None, compare=False, repr=False)  # the parsed file with its line numbers
 
     @property
     def path(self) -> Path:
-        """The job's file; a job from a request has none."""
+        """The job's file. A job from a request has no file."""
         assert isinstance(self.origin, Path)
         return self.origin
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
-        """The pools that hold machines; an empty pool, `{}`, only keeps a position free."""
+        """The pools with machines. An empty pool, `{}`, only skips a position."""
         return tuple(Pool(index, spec) for index, spec in enumerate(self.spec.worker_pool_specs) if spec)
 
     @property
@@ -133,13 +136,13 @@ class Job:
 
     @property
     def strategy(self) -> str:
-        """The API's name, such as SPOT; STRATEGY_UNSPECIFIED means STANDARD."""
+        """The API's name of the strategy, such as SPOT. STRATEGY_UNSPECIFIED means STANDARD."""
         return str(Scheduling.Strategy(self.spec.scheduling.strategy).name)
 
 
 @dataclass(frozen=True)
 class TuningJob:
-    """Hyperparameter tuning job, read from a file."""
+    """One hyperparameter tuning job, read from a file."""
 
     path: Path
     name: str  # its displayName, or the file's name without its ending
@@ -148,17 +151,17 @@ class TuningJob:
 
     @property
     def trial_job(self) -> Job:
-        """The job of each trial, still without its parameters."""
+        """The job of each trial, without the trial's parameters."""
         return Job(self.path, self.name, self.spec.trial_job_spec)
 
 
 def trial(job: Job | TuningJob) -> Job:
-    """Return the job of one trial of a search, or the job itself."""
+    """Return the job of one trial of a tuning job, or the job itself."""
     return job.trial_job if isinstance(job, TuningJob) else job
 
 
 def load(path: Path) -> Job | TuningJob:
-    """Read a CustomJobSpec or a HyperparameterTuningJob from a file; raises FaultError if it is neither."""
+    """Read a CustomJobSpec or a HyperparameterTuningJob from a file. Raises FaultError if the file contains neither."""
     with of_file(path):
         document = strict_yaml.from_yaml(read_text(path))
         if isinstance(document, dict) and TUNING_KEYS & document.keys():
@@ -168,20 +171,20 @@ def load(path: Path) -> Job | TuningJob:
 
 
 def parse(text: str, file: str) -> CustomJobSpec:
-    """Return the CustomJobSpec in YAML or JSON text; `file` begins every line of the FaultError that it may raise."""
+    """Return the CustomJobSpec in YAML or JSON text. Raises FaultError with `file` at the start of each line."""
     with of_file(file):
         return _custom_job_spec(strict_yaml.from_yaml(text))
 
 
 def read(document: Any, kind: type[M]) -> M:
-    """Return the message of this kind in a document; raises FaultError with all differences."""
+    """Return the message of this kind in a document. Raises FaultError with all differences."""
     message = kind()
     pb = cast(Any, kind).pb(message)
     findings = [*first(proto_validation.findings(document, pb.DESCRIPTOR))]
     try:
         if not findings:
             _drop_empty(json_format.ParseDict(strict_yaml.plain(document), pb))
-    except (json_format.ParseError, ValueError) as error:  # such as half a character
+    except (json_format.ParseError, ValueError) as error:  # such as a lone surrogate
         findings = [Finding("", str(error).rstrip("."), "correct this value")]
     if findings:
         raise FaultError(*(located(finding, document) for finding in findings))
@@ -189,9 +192,10 @@ def read(document: Any, kind: type[M]) -> M:
 
 
 def _drop_empty(message: Any) -> None:
-    """Clear, in place, each submessage without a value, such as an encryptionSpec of {}: it means the same as none.
+    """Clear each submessage without a value, such as an encryptionSpec of {}, which is equivalent to no encryptionSpec.
 
-    It stays in a list, and where its presence is a choice: in a oneof, and as RaySpec, which asks for a Ray cluster.
+    Items of a list stay. Submessages whose presence is a choice also stay: in a oneof, and RaySpec, which requests a
+    Ray cluster.
     """
     for part, value in message.ListFields():
         kind = proto_validation.message_in(part)
@@ -205,12 +209,12 @@ def _drop_empty(message: Any) -> None:
 
 
 def located(finding: Finding, document: Any) -> Finding:
-    """Return the finding with the line of its place, unless it has a line already; a document may be None."""
+    """Return the finding with the line of its place, unless it already has a line. The document can be None."""
     return replace(finding, line=finding.line or strict_yaml.line(document, finding.place))
 
 
 def as_json(message: Any) -> dict[str, Any]:
-    """Return an API message as it goes over the wire: camelCase, enums by name, 64-bit numbers as text."""
+    """Return an API message as JSON: keys in camelCase, enums by name, 64-bit numbers as strings."""
     return dict(json_format.MessageToDict(type(message).pb(message)))
 
 

@@ -1,7 +1,7 @@
-"""Reads one YAML or JSON document strictly, and keeps how every value was written and in which line.
+"""Strict parser for one YAML or JSON document, which keeps each value as it was written and its line.
 
-PyYAML's own constructors forget that: 10:30 becomes 630, `yes` becomes True, and the last value of a repeated key
-replaces the others.
+PyYAML's own constructors lose this information: 10:30 becomes 630, `yes` becomes True, and the last value of a
+repeated key replaces the others.
 """
 
 import json
@@ -19,18 +19,18 @@ from vertex_launch.untrusted import jsons
 
 TAG = "tag:yaml.org,2002:"
 KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boolean", "timestamp": "a date"}
-CLEARER = {  # by how PyYAML's sentence begins
-    "but found another document": ("a second document begins", "keep one job in a file"),
-    "found character '\\t' that": ("a tab stands where YAML wants spaces", "replace it"),
+CLEARER = {  # the start of PyYAML's message -> a clearer message
+    "but found another document": ("a second document begins in this line", "keep only one job in a file"),
+    "found character '\\t' that": ("this line has a tab, but YAML requires spaces", "replace the tab"),
 }
-VALUES_LIMIT = 100_000  # in YAML with every alias written out
-JSON_LIMIT = 10_000  # values in one request; its job is checked within a second
-TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # in JSON
+VALUES_LIMIT = 100_000  # in YAML, with all aliases expanded
+JSON_LIMIT = 10_000  # values in one request, so that its job is checked within a second
+TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # a string in JSON
 PART = re.compile(r"[^.\[\]]+")  # one part of a place
 
 
 class Scalar(str):
-    """A scalar of YAML or a number of JSON as it was written, with its kind and where it stands in the text."""
+    """A YAML scalar or a JSON number as it was written, with its kind and its position in the text."""
 
     kind: str
     span: slice
@@ -42,7 +42,7 @@ class Scalar(str):
 
 
 class Items(list[Any]):
-    """A list of YAML, with the line of each item by its index."""
+    """A YAML list, with the line of each item by its index."""
 
     def __init__(self, items: Sequence[Any], lines: Sequence[int]) -> None:
         super().__init__(items)
@@ -50,7 +50,7 @@ class Items(list[Any]):
 
 
 class Mapping(dict[str, Any]):
-    """Keys and values, with the line of each key, and with all lines of each key that is repeated."""
+    """Keys and values, with the line of each key and all lines of each repeated key."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]], written: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__(pairs)
@@ -62,7 +62,7 @@ class Mapping(dict[str, Any]):
 
 
 def from_yaml(text: str) -> Any:
-    """The value of a YAML text; raises FaultError if it is broken, empty, several documents, or too large."""
+    """Return the value of a YAML text. Raises FaultError if the text is empty, too large, or not one valid document."""
     with _raising():
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
@@ -71,13 +71,13 @@ def from_yaml(text: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """The value of a JSON text, several times faster and without lines; what is wrong is raised as a FaultError.
+    """Return the value of a JSON text without line numbers. Raises FaultError if the text isn't valid.
 
-    Source: RFC 8259, which knows neither NaN nor Infinity.
+    This is several times faster than `from_yaml`. Source: RFC 8259, which allows neither NaN nor Infinity.
     """
     with _raising():
         if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
-            raise _fault(None, f"holds more than {JSON_LIMIT:,} values", "no job needs as many")
+            raise _fault(None, f"contains more than {JSON_LIMIT:,} values", "no job needs that many")
         number = partial(Scalar, kind="a number")
         hooks = {"parse_int": number, "parse_float": number, "parse_constant": _no_number}
         value = jsons.loads(text, object_pairs_hook=Mapping, **hooks)
@@ -88,29 +88,29 @@ def from_json(text: str) -> Any:
 
 @contextmanager
 def _raising() -> Iterator[None]:
-    """Raise a FaultError in place of the parsers' own errors."""
+    """Raise a FaultError instead of the parsers' own errors."""
     try:
         yield
         return
     except yaml.MarkedYAMLError as fault:
         problem = str(fault.problem)
         clearer = (sentence for start, sentence in CLEARER.items() if problem.startswith(start))
-        sentence = next(clearer, (problem, "mend the YAML there or just above"))
+        sentence = next(clearer, (problem, "fix the YAML in this line or just above it"))
         finding = Finding("", *sentence, line=_line(fault.problem_mark))
     except yaml.YAMLError as fault:
-        finding = Finding("", f"not YAML: {str(fault).splitlines()[0]}", "remove it")
+        finding = Finding("", f"not valid YAML: {str(fault).splitlines()[0]}", "remove the character")
     except json.JSONDecodeError as fault:
-        finding = Finding("", f"line {fault.lineno}: not JSON: {fault.msg}", "mend it there or just before")
+        finding = Finding("", f"line {fault.lineno}: not valid JSON: {fault.msg}", "fix the JSON there or just before")
     except UnicodeEncodeError as fault:
         half = fault.object[fault.start]
-        finding = Finding("", f"{half!a} is half a character, a lone surrogate", "send whole ones")
+        finding = Finding("", f"{half!a} is a lone surrogate, half of a character", "send whole characters")
     except FaultError as fault:
         (finding,) = fault.findings
     raise FaultError(finding)
 
 
 def kind(value: Any) -> str:
-    """The kind of the value, as a noun with its article."""
+    """Return the kind of the value as a noun with its article."""
     if isinstance(value, Scalar):
         return value.kind
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean"}
@@ -118,7 +118,7 @@ def kind(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the value as json.loads would; YAML's own types, such as a date, become text."""
+    """Return the value as json.loads would. YAML's own types, such as a date, become strings."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -134,21 +134,21 @@ def plain(value: Any) -> Any:
 
 
 def line(document: Any, place: str) -> int:
-    """The line of a place such as `workerPoolSpecs[1].machineSpec`, or of the nearest part of it that exists, else 0.
+    """Return the line of a place such as `workerPoolSpecs[1].machineSpec`, or of its last existing part, else 0.
 
-    A value that an alias or `<<` brings along has the line where it was written.
+    The line of a value from an alias or `<<` is the line in which the value was written.
     """
     return [0, *(where for where, _ in _along(document, place))][-1]
 
 
 def at(document: Any, place: str) -> Any:
-    """The value at a place; None if the document has none there."""
+    """Return the value at a place, or None if the document doesn't contain the place."""
     values = [value for _, value in _along(document, place)]
     return values[-1] if len(values) == len(PART.findall(place)) else None
 
 
 def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
-    """Yields the line and the value of each part of a place that exists; keys may be in snake_case."""
+    """Yield the line and the value of each existing part of a place. Keys can be in snake_case."""
     value = document
     for part in PART.findall(place):
         lines = getattr(value, "lines", {})
@@ -160,34 +160,34 @@ def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
 
 
 def _no_number(word: str) -> Any:
-    raise _fault(None, f"{word} is no number in JSON", "write one that is finite")
+    raise _fault(None, f"{word} isn't a number in JSON", "write a finite number")
 
 
 def _values(text: str) -> int:
-    """An upper bound on the number of values of a JSON text, exact enough once its strings are removed."""
+    """Return an upper bound on the number of values in a JSON text, which is tight if the text has no strings."""
     return sum(text.count(mark) for mark in ",[{")
 
 
 class _Loader(yaml.SafeLoader):
-    """Makes Mappings, Items and Scalars; stops as soon as a document is too large."""
+    """A loader that makes Mappings, Items and Scalars, and that stops as soon as a document is too large."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._sizes: dict[Node, int] = {}  # node -> count of its values, with aliases written out
+        self._sizes: dict[Node, int] = {}  # node -> number of its values, with aliases expanded
         self._keys = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Any:
         is_alias = self.check_event(yaml.AliasEvent)
         node: Any = super().compose_node(parent, index)
         if is_alias and node not in self._sizes:
-            raise _fault(node, "an alias stands inside the value it repeats", "write that part out")
+            raise _fault(node, "an alias is inside the value that it repeats", "write that part out")
         inner = [] if isinstance(node, ScalarNode) else node.value
         self._sizes[node] = 1 + sum(self._sizes[child[1] if isinstance(child, tuple) else child] for child in inner)
         if self._sizes[node] > VALUES_LIMIT:
-            raise _fault(node, f"its aliases unfold into more than {VALUES_LIMIT:,} values", "write them out")
+            raise _fault(node, f"its aliases expand to more than {VALUES_LIMIT:,} values", "use fewer aliases")
         self._keys += isinstance(parent, MappingNode) and index is None
         if len(self._sizes) - self._keys > VALUES_LIMIT:
-            raise _fault(node, f"holds more than {VALUES_LIMIT:,} values", "no job needs as many")
+            raise _fault(node, f"contains more than {VALUES_LIMIT:,} values", "no job needs that many")
         return node
 
     def _made(self, node: Node) -> Any:
@@ -196,7 +196,7 @@ class _Loader(yaml.SafeLoader):
             span = slice(node.start_mark.index, node.end_mark.index)
             return None if tag == "null" else Scalar(node.value, KINDS.get(tag, "a special value"), span)
         if tag != ("map" if isinstance(node, MappingNode) else "seq"):
-            raise _fault(node, f"the tag {node.tag} has no meaning in a job", "remove it")
+            raise _fault(node, f"the tag {node.tag} isn't supported in a job", "remove the tag")
         if isinstance(node, MappingNode):
             return self._mapping(node)
         lines = [_line(item.start_mark) for item in node.value]
@@ -212,7 +212,7 @@ class _Loader(yaml.SafeLoader):
     yaml_constructors: ClassVar[dict[str | None, Any]] = {None: _made}
 
 
-# Text for PyYAML, but not for gcloud, which refuses it where text must be.
+# PyYAML reads these values as text, but gcloud doesn't, and rejects them in fields that must be text.
 # Source: YAML 1.1, yaml.org/type/bool.html; gcloud of 2026 with `args: [1e-3]`.
 _Loader.add_implicit_resolver(f"{TAG}bool", re.compile("[yYnN]$"), list("yYnN"))
 EXPONENT = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
@@ -228,13 +228,13 @@ def _merged(node: MappingNode) -> dict[str, tuple[Node, Node]]:
     merged: dict[str, tuple[Node, Node]] = {}
     for key, value in node.value:
         if not isinstance(key, ScalarNode):
-            raise _fault(key, "a key must be a plain name", "quote the value if braces belong to it")
+            raise _fault(key, "a key must be a plain name", "if the braces belong to a value, quote the value")
         if key.tag != f"{TAG}merge":
             own[key.value] = key, value
             continue
         for part in value.value if isinstance(value, SequenceNode) else [value]:
             if not isinstance(part, MappingNode):
-                raise _fault(part, "<< merges mappings only", "give it an alias of one, such as *pool")
+                raise _fault(part, "<< can merge only mappings", "use an alias of a mapping, such as *pool")
             merged = _merged(part) | merged
     return merged | own
 

@@ -1,7 +1,7 @@
-"""Finds what is wrong with the study of a hyperparameter tuning job, and says what its parameters may be.
+"""Validation of the study of a hyperparameter tuning job, and the values of its parameters.
 
-The docstrings of `..._findings` are also the rules that `vertex-launch check` shows.
-Source, where no other is named: google-cloud-aiplatform 2.7.0, the documentation of StudySpec and its parts.
+The docstrings of the functions `..._findings` are also the rules that `vertex-launch check` shows.
+Source, unless another one is given: google-cloud-aiplatform 2.7.0, the documentation of StudySpec and its parts.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ ParameterSpec = StudySpec.ParameterSpec
 Conditional = ParameterSpec.ConditionalParameterSpec
 Scale = ParameterSpec.ScaleType
 
-# The condition for each kind of parent; a double has no single values to name.
+# The condition for each kind of parent. A double parameter has no single values to list.
 CONDITIONS = {
     "integer_value_spec": "parent_int_values",
     "discrete_value_spec": "parent_discrete_values",
@@ -29,23 +29,23 @@ CONDITIONS = {
 }
 KINDS = ("double_value_spec", *CONDITIONS)
 LOGARITHMIC = (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
-APART = 1e-10  # closer numbers are the same
+APART = 1e-10  # numbers that are closer count as equal
 DISCRETE_LIMIT = 1000
-# Trials carry all numbers as doubles: integers must stay exact, and the width of a range finite.
+# Trials store all numbers as doubles, so integers must remain exact and the width of a range must be finite.
 LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 
-# Fields that Google documents for Vizier and the local Vertex, which uses optuna, does not implement.
+# Fields that Google documents for Vizier, but that the local Vertex, which uses Optuna, doesn't implement.
 NOT_HERE = {
     "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",
-    "convex_automated_stopping_spec.learning_rate_parameter_name": "leave it out",
-    "convex_automated_stopping_spec.update_all_stopped_trials": "leave it out: trials keep what they have measured",
+    "convex_automated_stopping_spec.learning_rate_parameter_name": "remove it",
+    "convex_automated_stopping_spec.update_all_stopped_trials": "remove it: stopped trials keep their measurements",
 }
 STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec", "convex_automated_stopping_spec")
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A parameter, its place, and the values of its parents for which it exists."""
+    """A parameter, its place, and the values of its parents for which the parameter exists."""
 
     place: str
     spec: ParameterSpec
@@ -61,12 +61,12 @@ class _Node:
 
 
 def kind_of(parameter: ParameterSpec) -> str:
-    """The field that holds its values, such as `double_value_spec`, or "" """
+    """Return the field with a parameter's values, such as `double_value_spec`, or "" """
     return ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec") or ""
 
 
 def values_of(parameter: ParameterSpec) -> Sequence[Any]:
-    """All values of an integer, discrete or categorical parameter, in order."""
+    """Return all values of an integer, discrete or categorical parameter, in order."""
     if "integer_value_spec" in parameter:
         smallest, largest = _bounds(parameter)
         return range(smallest, largest + 1)
@@ -74,58 +74,60 @@ def values_of(parameter: ParameterSpec) -> Sequence[Any]:
 
 
 def described(parameter: ParameterSpec) -> str:
-    """A parameter's range or values, for people: `0.0001 to 0.03` or `16, 32, 64`."""
+    """Return a parameter's range or values as text, such as `0.0001 to 0.03` or `16, 32, 64`."""
     if kind_of(parameter) in LARGEST:
         return "{:g} to {:g}".format(*_bounds(parameter))
     return ", ".join(map(shown, values_of(parameter)))
 
 
 def shown(value: float | int | str) -> str:
-    """A value as a flag has it: the number 64.0 as 64, because a trainer may expect an integer."""
+    """Return a value as it is written in a flag: 64 for 64.0, because a trainer may expect an integer."""
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def is_active(child: Conditional, value: Any) -> bool:
-    """Whether this value of its parent brings a conditional parameter along."""
+    """Return whether this value of the parent activates a conditional parameter."""
     return _is_one_of(value, _condition(child))
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
-    """Yields what the local Vertex refuses in the search; the rules of jobs check the job of its trials."""
+    """Yield the reasons for which the local Vertex rejects the study. The rules for jobs check the trials' job."""
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
 
 
 def count_findings(job: HyperparameterTuningJob) -> Findings:
-    """The numbers of trials, of trials at once and of failures make sense."""
+    """maxTrialCount and parallelTrialCount must be at least 1, and maxFailedTrialCount must not be negative."""
     most, parallel, failed = job.max_trial_count, job.parallel_trial_count, job.max_failed_trial_count
     if most < 1:
-        yield Finding("maxTrialCount", f"must be 1 or more, not {most}", "write how many trials you would pay for")
+        yield Finding(
+            "maxTrialCount", f"must be 1 or more, not {most}", "set the number of trials that you can pay for"
+        )
     if parallel < 1:
-        cure = "the fewer at once, the more each learns from those before it"
+        cure = "choose a small number, because later trials learn from earlier ones"
         yield Finding("parallelTrialCount", f"must be 1 or more, not {parallel}", cure)
     if failed < 0:
-        yield Finding("maxFailedTrialCount", f"is {failed}", "write 0 to leave it to the service")
+        yield Finding("maxFailedTrialCount", f"must not be {failed}", "write 0 to let the service decide")
 
 
 def metric_findings(job: HyperparameterTuningJob) -> Findings:
-    """A study has a metric, and each has a name of its own without white space."""
+    """A study must have a metric, and each metric must have a unique name without white space."""
     study = job.study_spec
     if not study.metrics:
-        yield Finding("studySpec.metrics", "has no metric, so no trial is better than another", "add one")
+        yield Finding("studySpec.metrics", "the study has no metric, so trials can't be compared", "add a metric")
     repeated = Counter(metric.metric_id for metric in study.metrics)
     for index, metric in enumerate(study.metrics):
         place = f"studySpec.metrics[{index}].metricId"
         yield from _of_name(metric.metric_id, place)
         if repeated[metric.metric_id] > 1:
-            yield Finding(place, f'"{metric.metric_id}" is there twice', "keep one of them")
+            yield Finding(place, f'the metric "{metric.metric_id}" occurs twice', "keep one of them")
 
 
 def parameter_findings(job: HyperparameterTuningJob) -> Findings:
-    """A study has a parameter, and each has a name of its own and values that the search can try."""
+    """A study must have a parameter, and each parameter must have a unique name and values that trials can try."""
     nodes = [*_nodes(job.study_spec)]
     if not nodes:
-        yield Finding("studySpec.parameters", "has no parameter, so there is nothing to tune", "add one")
+        yield Finding("studySpec.parameters", "the study has no parameter to tune", "add a parameter")
     for node in nodes:
         yield from _of_values(node, job.study_spec.algorithm)
         yield from _of_conditions(node, job.study_spec)
@@ -133,12 +135,12 @@ def parameter_findings(job: HyperparameterTuningJob) -> Findings:
 
 
 def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
-    """The place and the name of every parameter, those that depend on others included."""
+    """Return the place and the name of every parameter, including conditional parameters."""
     return ((node.place, node.spec.parameter_id) for node in _nodes(study))
 
 
 def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
-    """The place of each parameter's values, its name, and values that trials are given: of a range, two from within."""
+    """Yield the place of each parameter's values, its name, and values that trials may try: two values for a range."""
     for node in _nodes(study):
         values: Iterable[float | int | str] = ()
         if node.kind in LARGEST:
@@ -150,23 +152,23 @@ def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def local_findings(job: HyperparameterTuningJob) -> Findings:
-    """The local Vertex can follow the study.
-    Otherwise: Vertex AI takes the job; the local Vertex refuses it."""
-    study, ignored = job.study_spec, "is not followed by the local Vertex"
+    """The local Vertex should support all fields of the study.
+    Otherwise: Vertex AI accepts the job, but the local Vertex rejects it."""
+    study, ignored = job.study_spec, "the local Vertex doesn't support this field"
     for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
-            yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the search here")
+            yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the job locally")
     for path, cure in NOT_HERE.items():
         if attrgetter(path)(study):
             yield Finding(f"studySpec.{camel(path)}", ignored, cure)
     for field in STOPPING:
         if field in study and len(study.metrics) > 1:
-            fault = "compares trials by one metric, and there are more"
+            fault = "early stopping compares trials by one metric, but the study has more"
             yield Finding(f"studySpec.{camel(field)}", fault, "keep one metric")
     for node in _nodes(study):
         if node.kind in LARGEST and max(map(abs, _bounds(node.spec))) > LARGEST[node.kind]:
-            fault = f"goes beyond {LARGEST[node.kind]:g}, where numbers lose digits"
-            yield Finding(node.values_place, fault, "narrow it")
+            fault = f"the range exceeds {LARGEST[node.kind]:g}, and larger numbers lose digits"
+            yield Finding(node.values_place, fault, "narrow the range")
 
 
 def _bounds(parameter: ParameterSpec) -> tuple[Any, Any]:
@@ -204,25 +206,27 @@ def _of_name(name: str, place: str) -> Findings:
     if not name:
         yield Finding(place, "is missing", "give it a name")
     elif name.split() != [name]:
-        yield Finding(place, f'"{name}" has white space in it', f"write {'_'.join(name.split()) or 'a name'}")
+        yield Finding(place, f'"{name}" contains white space', f"write {'_'.join(name.split()) or 'a name'}")
 
 
 def _of_values(node: _Node, algorithm: StudySpec.Algorithm) -> Findings:
     yield from _of_name(node.spec.parameter_id, f"{node.place}.parameterId")
     if not node.kind:
-        yield Finding(node.place, "has no values to choose from", f"add one of {', '.join(map(camel, KINDS))}")
+        yield Finding(node.place, "has no values to try", f"add one of {', '.join(map(camel, KINDS))}")
     elif node.kind in LARGEST:
         yield from _of_range(node)
     else:
         yield from _of_list(node)
     if node.kind == "double_value_spec" and algorithm == StudySpec.Algorithm.GRID_SEARCH:
-        yield Finding(node.values_place, "has no end of values for GRID_SEARCH", "list some in a discreteValueSpec")
+        yield Finding(
+            node.values_place, "GRID_SEARCH can't try all values of a range", "list values in a discreteValueSpec"
+        )
 
 
 def _of_range(node: _Node) -> Findings:
     smallest, largest = _bounds(node.spec)
     if smallest > largest:
-        yield Finding(node.values_place, f"minValue {smallest:g} is above maxValue {largest:g}", "exchange them")
+        yield Finding(node.values_place, f"minValue {smallest:g} is above maxValue {largest:g}", "swap the two")
     elif node.spec.scale_type in LOGARITHMIC and smallest <= 0:
         cure = "raise it above 0 or use UNIT_LINEAR_SCALE"
         yield Finding(node.values_place, f"minValue {smallest:g} has no logarithm", cure)
@@ -231,14 +235,14 @@ def _of_range(node: _Node) -> Findings:
 def _of_list(node: _Node) -> Findings:
     values, place = values_of(node.spec), f"{node.values_place}.values"
     if not values:
-        yield Finding(place, "has no value", "list at least one")
+        yield Finding(place, "the list is empty", "list at least one value")
     elif len(set(values)) < len(values):
-        yield Finding(place, "has a value twice", "keep one of them")
+        yield Finding(place, "the list contains a value twice", "keep one of them")
     elif node.kind == "discrete_value_spec":
         if any(after - before < APART for before, after in pairwise(values)):
-            yield Finding(place, f"must increase by {APART} or more", "sort them")
+            yield Finding(place, f"values must increase by {APART} or more", "sort the values")
         if len(values) > DISCRETE_LIMIT:
-            fault = f"has {len(values)} values, and Vertex AI takes {DISCRETE_LIMIT}"
+            fault = f"{len(values)} values are too many: Vertex AI accepts at most {DISCRETE_LIMIT}"
             yield Finding(place, fault, "use a doubleValueSpec")
         if node.spec.scale_type in LOGARITHMIC and min(values) <= 0:
             cure = "keep values above 0 or use UNIT_LINEAR_SCALE"
@@ -252,44 +256,44 @@ def _of_conditions(node: _Node, study: StudySpec) -> Findings:
         if misplaced := _misplaced(node, child, study):
             yield Finding(place, *misplaced)
         elif not field:
-            fault = f"depends on single values, and its parent has {camel(node.kind) or 'nothing'}"
-            yield Finding(place, fault, "use a discreteValueSpec there")
+            fault = f"depends on single values, but its parent has {camel(node.kind) or 'no values'}"
+            yield Finding(place, fault, "use a discreteValueSpec in the parent")
         elif not _condition(child) or field not in child:
-            yield Finding(place, f"does not say for which values of {name}", f"write {camel(field)}")
+            yield Finding(place, f"the values of {name} are missing", f"add {camel(field)}")
         else:
             for value in _condition(child):
                 if not _is_one_of(value, values_of(node.spec)):
-                    cure = f"use one that its {camel(node.kind)} has"
-                    yield Finding(f"{place}.{camel(field)}.values", f'"{value}" is no value of {name}', cure)
+                    cure = f"use a value from its {camel(node.kind)}"
+                    yield Finding(f"{place}.{camel(field)}.values", f'"{value}" isn\'t a value of {name}', cure)
 
 
 def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, str] | None:
-    """The fault and the cure of a child that stands at itself, or at another parameter than the one of its values."""
+    """Return the fault and the cure if a child is its own parent, or is under a parameter without its values."""
     name = child.parameter_spec.parameter_id
     owners = [one.parameter_id for one in study.parameters if _has_values(one, child)]
     parent = owners[0] if owners else "the parameter that it depends on"
-    cure = f"put {name or 'it'}, with its values, below conditionalParameterSpecs of {parent}"
+    cure = f"move {name or 'it'} and its values to the conditionalParameterSpecs of {parent}"
     if name and name == node.spec.parameter_id:
-        return f"makes {name} depend on itself, and a child stands below its parent", cure
+        return f"{name} depends on itself, but it must be under its parent", cure
     if owners and not _has_values(node.spec, child):
-        return f"stands below {node.spec.parameter_id}, and its values are those of {parent}", cure
+        return f"this parameter is under {node.spec.parameter_id}, but its values belong to {parent}", cure
     return None
 
 
 def _has_values(parameter: ParameterSpec, child: Conditional) -> bool:
-    """Whether a parameter has all values for which a child exists."""
+    """Return whether a parameter has all values for which a child exists."""
     field, values = CONDITIONS.get(kind_of(parameter), ""), _condition(child)
     return bool(field and field in child and values) and all(_is_one_of(one, values_of(parameter)) for one in values)
 
 
 def _of_ids(nodes: Sequence[_Node]) -> Findings:
-    """Two parameters may share a name only if no trial ever has both."""
+    """Yield a finding for each parameter whose name is the name of another parameter in the same trial."""
     by_name: dict[str, list[_Node]] = defaultdict(list)
     for node in nodes:
         name = node.spec.parameter_id
         twin = next((twin for twin in by_name[name] if name and not _exclude_each_other(node, twin)), None)
         if twin:
-            fault = f'"{name}" is the name of {twin.place}, too'
+            fault = f'{twin.place} is also called "{name}"'
             yield Finding(f"{node.place}.parameterId", fault, "rename one of them")
         by_name[name].append(node)
 

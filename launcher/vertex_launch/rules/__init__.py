@@ -1,8 +1,8 @@
-"""Faults of a job that Vertex AI would refuse, or spoil, only after it was sent: place, fault, cure, and why.
+"""Rules that find errors in a job before it is submitted to Vertex AI.
 
-One module for each subject, one function for each code: what the rule rests on is declared above its function, the
-facts are in vertex_launch/facts/. `python -m vertex_launch.rules` prints the page of all rules. The names of `__all__`
-are also for the rules of a project: launcher/docs/house-rules.md.
+Each module covers one subject, and each function checks one rule. The decorator above the function declares the rule's
+code, severity and sources. The facts are in vertex_launch/facts/. `python -m vertex_launch.rules` prints the page of
+all rules. A project's own rules can import the names in `__all__`: see launcher/docs/house-rules.md.
 """
 
 import re
@@ -34,14 +34,14 @@ from vertex_launch.rules.rule import Project, Rule, RuleContext, rule, rule_of_p
 from vertex_launch.settings import Settings
 
 __all__ = ["RULES", "Project", "applied", "findings", "form", "in_local_vertex"]
-__all__ += ["Finding", "Findings", "Job", "Pool", "Rule", "RuleContext", "TuningJob"]  # for rules of a project
+__all__ += ["Finding", "Findings", "Job", "Pool", "Rule", "RuleContext", "TuningJob"]  # for a project's own rules
 __all__ += ["rule", "rule_of_pool", "rule_of_search"]
 
 
 @rule("form", "error", "documented", "api-types")
 def form(job: Job, context: RuleContext) -> Findings:
-    """A job file is what the API takes, to the letter: its keys, its values, and text where it wants text."""
-    yield from ()  # of a job that could be read, nothing: `check.examine` has the others
+    """A job file must match the API exactly: its keys, its values, and strings where the API expects strings."""
+    yield from ()  # A job that was parsed has the right form; `check.examine` reports the other files.
 
 
 def _declared(*modules: ModuleType) -> Iterator[Rule]:
@@ -60,18 +60,21 @@ NOWHERE = Project()
 
 
 def applied(settings: Settings) -> dict[str, Rule]:
-    """The rules that hold where these settings do, by code; raises FaultError for a table [rules] that is wrong."""
+    """Return the rules that apply with these settings, by code. Raises FaultError if the table [rules] isn't valid."""
     return merged(RULES, settings)
 
 
 def in_local_vertex(settings: Settings) -> Settings:
-    """The settings for a job that runs here, where no severity makes less of what Vertex AI refuses."""
+    """Return the settings for a local job, which can't lower the severity of errors that Vertex AI rejects."""
     errors = {code for code, one in RULES.items() if one.severity == "error"}
     return replace(settings, rules={key: value for key, value in settings.rules.items() if key not in errors})
 
 
 def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHERE) -> list[Finding]:
-    """Findings of the rules, the first 50 of each, in the order of the file; of a job without a file, by place."""
+    """Return the first 50 findings of each rule, in the order of the job file.
+
+    If the job has no file, the findings are sorted by place.
+    """
     context = RuleContext(settings, settings.catalog, project)
     rules = applied(settings).values()
     found = _of_tuning(rules, job, context) if isinstance(job, TuningJob) else _of_job(rules, job, context)
@@ -87,7 +90,7 @@ def _of_tuning(rules: Collection[Rule], job: TuningJob, context: RuleContext) ->
 
 
 def _of_job(rules: Collection[Rule], job: Job, context: RuleContext) -> Findings:
-    """Findings in a job; where pools are too many, `at_most_four` counts all, and the other rules see the first."""
+    """Yield the findings in a job. If it has too many pools, all rules but `at_most_four` see only the first pools."""
     counts = pools.at_most_four.code
     yield from _found([one for one in rules if one.code == counts], job, context)
     few = replace(job, spec=CustomJobSpec(job.spec))
@@ -103,5 +106,5 @@ def _found(rules: Collection[Rule], job: Job | TuningJob, context: RuleContext) 
 
 
 def _numbered(place: str) -> str:
-    """A place such that env[9] comes before env[10]."""
+    """Return the place with padded numbers, so that env[9] is sorted before env[10]."""
     return re.sub("[0-9]+", lambda digits: digits[0].zfill(9), place)

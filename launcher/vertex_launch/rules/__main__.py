@@ -1,4 +1,4 @@
-"""python -m vertex_launch.rules: the page of all rules, in Markdown."""
+"""Print the page of all rules in Markdown: `python -m vertex_launch.rules`."""
 
 from vertex_launch.facts import catalog
 from vertex_launch.rules import explain

@@ -1,4 +1,4 @@
-"""Reads job files and holds them against the rules, for `vertex-launch check`, and says which of these are old."""
+"""Check job files against the rules, for `vertex-launch check`, and warn about old facts and old releases."""
 
 import re
 from collections.abc import Iterable
@@ -14,28 +14,28 @@ from vertex_launch.job.spec import Job, TuningJob
 from vertex_launch.rules import Project, region_and_output
 from vertex_launch.settings import Settings
 
-FRESH_DAYS = 180  # facts that are older deserve a look at their sources
-# Release of the launcher -> what it no longer has, and what to use in its place.
+FRESH_DAYS = 180  # older facts should be compared with their sources
+# Launcher release -> what the release removed, and the replacement.
 DROPPED = {
-    "0.2.0": "the module vertex_launch.replicas; a test calls the function of that name, vertex_launch.replicas(JOB)",
+    "0.2.0": "the module vertex_launch.replicas; in tests, call the function vertex_launch.replicas(JOB) instead",
 }
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A job file and what was found in it; `job` is None if the file holds none."""
+    """A job file and its findings. `job` is None if the file can't be parsed as a job."""
 
     path: Path
     job: Job | TuningJob | None
     findings: tuple[Finding, ...]
 
     def passes(self, strict: bool) -> bool:
-        """Whether it has no errors and, if strict, no warnings."""
+        """Return whether the file has no errors and, if strict, no warnings."""
         return not any(strict or finding.severity == "error" for finding in self.findings)
 
 
 def examine(path: Path, settings: Settings, project: Project) -> Examined:
-    """Read a job file and hold it against the rules."""
+    """Read a job file and check it against the rules."""
     try:
         job = spec.load(path)
     except FaultError as error:
@@ -44,7 +44,7 @@ def examine(path: Path, settings: Settings, project: Project) -> Examined:
 
 
 def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> list[Examined]:
-    """Examine several job files, each also against those before it."""
+    """Check several job files, and compare each with the files before it."""
     examined: list[Examined] = []
     outputs: dict[str, str] = {}
     for path in dict.fromkeys(paths):
@@ -59,17 +59,17 @@ def facts_notice(catalog: Catalog, today: date) -> str:
     """Return a warning if the facts behind the rules are old, else ""."""
     if (today - catalog.compiled).days <= FRESH_DAYS:
         return ""
-    return f"{FACTS}: the facts are of {catalog.compiled}; look at their sources, or update vertex_launch"
+    return f"{FACTS}: the facts date from {catalog.compiled}; compare them with their sources, or update vertex-launch"
 
 
 def release_notice(made_with: str, installed: str = __version__) -> str:
-    """Return a sentence if the installed launcher is older than the project's or lacks what that had, else ""."""
+    """Return a warning if the installed launcher is too old for the project or removed a feature, else ""."""
     made, here = _numbers(made_with), _numbers(installed)
-    project = f"{OWN}: this project was made with vertex-launch {made_with}, and {installed}"
+    project = f"{OWN}: this project was generated with vertex-launch {made_with}, but {installed} is installed"
     if made_with and here < made:
-        return f"{project} is older; install the newer one"
+        return f"{project}; install {made_with} or newer"
     gone = [text for release, text in DROPPED.items() if made_with and made < _numbers(release) <= here]
-    return f'{project} has dropped {"; ".join(gone)}; then write launcher = "{installed}" there' if gone else ""
+    return f'{project}, which removed {"; ".join(gone)}; then set launcher = "{installed}" in {OWN}' if gone else ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

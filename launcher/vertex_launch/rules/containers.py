@@ -1,4 +1,4 @@
-"""Programs of the pools: images, packages and environment variables."""
+"""Rules for the programs of the pools: images, packages and environment variables."""
 
 import json
 import re
@@ -14,11 +14,11 @@ from vertex_launch.rules.placeholders import MARK_IN_NAME
 from vertex_launch.rules.rule import Job, Pool, RuleContext, more, rule, rule_of_pool
 from vertex_launch.settings import VARIABLE
 
-RESTRICTED = "/vertex-ai-restricted/"  # where the reduction server is
-OF_REDUCERS = "reducers"  # the label of an image that says whether NCCL can use them there
-CPU = "-cpu"  # behind the image of the settings: the same without CUDA
+RESTRICTED = "/vertex-ai-restricted/"  # the repository of the reduction server's image
+OF_REDUCERS = "reducers"  # the image label that states whether NCCL in the image can use reducers
+CPU = "-cpu"  # the suffix of the variant of the project's image without CUDA
 CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
-# Variables of jobs with several replicas, and what they would be in a job of one.
+# Variables that the service sets in jobs with several replicas -> the values for a job with one replica.
 OF_SEVERAL = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 # Source: github.com/distribution/reference, regexp.go: registry, path, tag and digest.
 _PART = "[a-z0-9]+(?:(?:[.]|__?|-+)[a-z0-9]+)*"
@@ -26,15 +26,15 @@ REFERENCE_TO_IMAGE = re.compile(
     rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@\w+:[0-9a-fA-F]{{32,}})?",
     re.ASCII,
 )
-# Framework, hardware and version in the name of an image of Google's; pytorch-xla is its PyTorch for CPUs.
+# The framework, the hardware and the version in the name of a Google image. pytorch-xla is PyTorch for CPUs.
 GOOGLES = re.compile(
     r"(?:[\w-]+-docker\.pkg\.dev/vertex-ai|gcr\.io/cloud-aiplatform|\S*deeplearning-platform-release)/\S*?"
     r"\b(pytorch|tf|sklearn|scikit-learn|xgboost)2?-(cpu|gpu|tpu|xla|cu[0-9]+)\.?([0-9]*-?[0-9]*)"
 )
-SET = re.compile("CLUSTER_SPEC|HOSTNAME|CLOUD_ML_.*|AIP_.*", re.DOTALL)  # by the service, in every job
-APOSTROPHE = re.compile(r"(?<!\\)(?:\\\\)*'")  # one that no backslash escapes
+SET = re.compile("CLUSTER_SPEC|HOSTNAME|CLOUD_ML_.*|AIP_.*", re.DOTALL)  # the service sets these in every job
+APOSTROPHE = re.compile(r"(?<!\\)(?:\\\\)*'")  # an apostrophe that no backslash escapes
 MODULE_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
-FEWEST_LETTERS = 4  # that are taken for a text; a program such as [ has operands of one letter, too
+FEWEST_LETTERS = 4  # fewer may be intended: a program such as [ also has operands of one letter
 IMAGE = {"containerSpec": "containerSpec.imageUri", "pythonPackageSpec": "pythonPackageSpec.executorImageUri"}
 
 
@@ -43,20 +43,21 @@ def image_of(pool: Pool) -> str:
 
 
 def image_at(pool: Pool) -> str:
-    """The place of the pool's image."""
+    """Return the place of the pool's image."""
     return pool.at(IMAGE[pool.task])
 
 
 def images(job: Job) -> Iterator[tuple[Pool, str]]:
-    """Every image with the first pool that runs it: two pools with one image are one finding."""
+    """Return each image with the first pool that runs it, so that two pools with the same image are one finding."""
     first = {image_of(pool): pool for pool in reversed(job.pools)}
     return ((pool, image) for image, pool in reversed(first.items()) if image)
 
 
 def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
-    """The words of a pool's program, each with its place; an image without a command has that of vertex.toml.
+    """Return the words of a pool's program, each with its place.
 
-    Only the service's variables are not known.
+    If the pool sets no command, the command for its image in vertex.toml is used. Variables that the service sets
+    aren't expanded.
     """
     command, env = pool.spec.container_spec.command, expanded(pool.env, {})
     usual = () if command else context.settings.commands.get(image_of(pool), ())
@@ -67,7 +68,7 @@ def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
 
 
 class Flag(NamedTuple):
-    """One flag of a program: its place, its name with underscores, and its value, if it has one."""
+    """One flag of a program: its place, its name with underscores, and its value or else the next word."""
 
     place: str
     name: str
@@ -75,7 +76,7 @@ class Flag(NamedTuple):
 
 
 def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
-    """The flags among a program's words, `--name value` or `--name=value`."""
+    """Yield the flags among a program's words: `--name value` or `--name=value`."""
     for (place, word), (_, follower) in pairwise([*program, ("", "")]):
         name, separator, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name:
@@ -83,85 +84,87 @@ def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
 
 
 def prebuilt_name(context: RuleContext, image: str) -> str:
-    """The name of one of Google's training images, without registry and tag, or "" for any other image."""
+    """Return the name of a Google training image without registry and tag, or "" for any other image."""
     name, registries = untagged(image), context.catalog.prebuilt_registries
     return next((name.removeprefix(f"{one}/") for one in registries if name.startswith(f"{one}/")), "")
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Whether it is the image of the settings, by its tag or by any digest, or the small one without CUDA."""
+    """Return whether the image is the one in the settings, with its tag or any digest, or its variant without CUDA."""
     ours = context.settings.image
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
 
 @rule("image-name", "error", "documented", "image-reference")
 def image_named(job: Job, context: RuleContext) -> Findings:
-    """An image has a name that a registry can have, in small letters, without a protocol and marks of a template.
-    Otherwise: Vertex AI refuses the job, or no replica starts."""
+    """An image name must be valid in a registry: lower-case, without a protocol and without template placeholders.
+    Otherwise: Vertex AI rejects the job, or no replica starts."""
     for pool, image in images(job):
         if not REFERENCE_TO_IMAGE.fullmatch(image):
             mark = MARK_IN_NAME.search(image)
-            cure = f"write what {mark[0]} stands for" if mark else "write REGISTRY/NAME:TAG, in small letters"
-            yield Finding(image_at(pool), f'"{image}" cannot be the name of an image', cure)
+            cure = f"replace {mark[0]} with its value" if mark else "write REGISTRY/NAME:TAG in lower case"
+            yield Finding(image_at(pool), f'"{image}" isn\'t a valid image name', cure)
 
 
 @rule("image-differs", "warning", "documented", "settings")
 def image_ours(job: Job, context: RuleContext) -> Findings:
-    """The image is the one of the settings, which is built from this folder.
-    Otherwise: The job runs another program than the one that was built last, or finds no image at all."""
+    """The image should be the one in the settings, which is built from this folder.
+    Otherwise: The job runs a different program than the one built last, or the image doesn't exist."""
     ours, origin = context.settings.image, context.settings.origin("image")
     for pool, image in images(job) if ours else ():
         named = REFERENCE_TO_IMAGE.fullmatch(image)  # `image_named` reports others
         trains = named and pool.trains and pool.task == "containerSpec" and not pool.reduces
         if trains and not (is_ours(context, image) or prebuilt_name(context, image)):
-            fault = f'"{image}" is not the image that {origin} names'
-            yield Finding(image_at(pool), fault, f"write {ours} here, or change the image in {origin}")
+            fault = f'"{image}" isn\'t the image that {origin} specifies'
+            yield Finding(image_at(pool), fault, f"use {ours}, or change the image in {origin}")
 
 
 @rule("image-tag", "warning", "inferred", "training-service")
 def image_fixed(job: Job, context: RuleContext) -> Findings:
-    """A custom image has a tag of its own, or better a digest; `latest`, written or implied, moves.
-    Otherwise: A replica that restarts after the next push runs other code than its peers."""
+    """A custom image should have a fixed tag or a digest. The tag `latest`, explicit or implied, moves with every push.
+    Otherwise: A replica that restarts after the next push runs different code than the other replicas."""
     for pool, image in images(job):
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
         if not (googles or "@" in image) and REFERENCE_TO_IMAGE.fullmatch(image) and _tag(image) in ("", "latest"):
-            fault = "the tag latest means another image after every push"
-            yield Finding(image_at(pool), fault, "give it a tag of its own, such as :1, or best a digest")
+            fault = "the tag latest refers to a different image after every push"
+            yield Finding(image_at(pool), fault, "use a fixed tag such as :1, or preferably a digest")
 
 
 @rule_of_pool("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
 def image_has_code(pool: Pool, context: RuleContext) -> Findings:
-    """Our image has code for the GPUs of its pools: its Dockerfile's LABEL cuda names no version that dropped them.
-    Otherwise: Every replica ends at its first step: no kernel image is available for execution on the device."""
+    """The CUDA version of the project's image, which is the Dockerfile's LABEL cuda, should support the pools' GPUs.
+    Otherwise: Every replica fails at its first step: no kernel image is available for execution on the device."""
     label, image = CUDA.search(context.project.dockerfile), image_of(pool)
     newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
     ours = is_ours(context, image) and not image.endswith(CPU)
     if label and ours and any(int(label[1]) >= version for version in newer):
-        built = f"by the Dockerfile here, it is built with CUDA {label[1]}{label[2]}"
-        fault = f"{built}, which has no code for {pool.accelerator}"
-        yield Finding(IMAGE[pool.task], fault, "build it with CUDA 12.6, or use T4 or newer GPUs")
+        built = f"the project's Dockerfile builds this image with CUDA {label[1]}{label[2]}"
+        fault = f"{built}, which doesn't support {pool.accelerator}"
+        yield Finding(IMAGE[pool.task], fault, "build the image with CUDA 12.6, or use T4 or newer GPUs")
 
 
 @rule("image-purpose", "warning", "inferred", "settings", "prebuilt-containers")
 def image_fits(job: Job, context: RuleContext) -> Findings:
-    """Pools with GPUs run an image with CUDA, other pools one for CPUs, and none an image of Google's for predictions.
-    Otherwise: The job trains on the processors, and its GPUs are paid for and idle; or the image lacks its program."""
+    """Pools with GPUs should run a training image with CUDA, and other pools a training image for CPUs.
+    Otherwise: The job trains on the CPUs while its GPUs are billed but idle, or the image can't train at all."""
     for pool, image in images(job):
         small, hardware = f"{context.settings.image}{CPU}", _kind(image)[1]
         with_gpus = [one for one in job.pools if one.accelerator and image_of(one) == image]
         if with_gpus and (hardware == "cpu" or image == small):
-            cure = "use an image for GPUs, or machines without" if hardware else f"write {context.settings.image}"
-            yield Finding(image_at(with_gpus[0]), "this image has no CUDA, and the machine has GPUs", cure)
+            cure = "use an image for GPUs, or machines without GPUs" if hardware else f"use {context.settings.image}"
+            yield Finding(image_at(with_gpus[0]), "the machine has GPUs, but this image has no CUDA", cure)
         if hardware == "gpu" and not with_gpus:
-            yield Finding(image_at(pool), "this image is for GPUs, and the machine has none", "use an image for CPUs")
+            yield Finding(
+                image_at(pool), "this image is for GPUs, but the machine has no GPUs", "use an image for CPUs"
+            )
         if hardware and "/prediction/" in image:
-            cure = "use an image of your own, or one for training"
-            yield Finding(image_at(pool), "this image serves predictions, and isn't made for training", cure)
+            cure = "use a training image, or your own image"
+            yield Finding(image_at(pool), "this image is for predictions, not for training", cure)
 
 
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
 def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
-    """An image from Google's registries for training is one of those that its page lists.
+    """An image from Google's training registries should be on the documented list of training images.
     Otherwise: No replica starts, unless the image is newer than the list."""
     listed, today = context.catalog.prebuilt_images, context.project.today or date.min
     kinds = {name: _kind(f"{context.catalog.prebuilt_registries[0]}/{name}") for name in listed}
@@ -170,154 +173,154 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
         if name and name not in listed:
             same = next((one for one in kinds if kinds[one] == kind), "")
             current = [one for one, end in listed.items() if end >= today and kinds[one][:2] == kind[:2]]
-            cure = f"use one of {', '.join(current)}" if current else "build an image of your own, for a containerSpec"
+            cure = f"use one of {', '.join(current)}" if current else "build your own image for a containerSpec"
             if same:
-                ended = f" Its availability ended on {listed[same]}: build an image of your own"
+                ended = f" Its availability ended on {listed[same]}, so build your own image"
                 cure = f"did you mean {same}:latest?{'' if same in current else ended}"
-            yield Finding(image_at(pool), f'"{name}" is none of the images that the documentation lists', cure)
+            yield Finding(image_at(pool), f'"{name}" isn\'t on the documented list of training images', cure)
 
 
 @rule("prebuilt-ended", "warning", "documented", "prebuilt-containers")
 def prebuilt_available(job: Job, context: RuleContext) -> Findings:
-    """A training image of Google's has not reached the end of its availability.
-    Otherwise: Google may remove the image on any day, and from then on no replica starts."""
+    """A Google training image should not be past the end of its availability.
+    Otherwise: Google may remove the image on any day, and then no replica starts."""
     for pool, image in images(job):
         end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
         if end and context.project.today and end < context.project.today:
-            fault = f"the end of its availability was {end}"
-            yield Finding(image_at(pool), fault, "build an image of your own, for a containerSpec")
+            fault = f"the availability of this image ended on {end}"
+            yield Finding(image_at(pool), fault, "build your own image for a containerSpec")
 
 
 @rule("prebuilt-tag", "warning", "documented", "prebuilt-containers")
 def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
-    """Google supports only the tag `latest` of its training images.
-    Otherwise: The replicas run an image that is no longer maintained, or do not start."""
+    """A Google training image should have the tag `latest`, because Google supports no other tag.
+    Otherwise: The replicas run an image that is no longer maintained, or don't start."""
     for pool, image in images(job):
         name = prebuilt_name(context, image)
         if name in context.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
-            yield Finding(image_at(pool), "only the tag latest is supported", f"write {untagged(image)}:latest")
+            yield Finding(image_at(pool), "only the tag latest is supported", f"use {untagged(image)}:latest")
 
 
 @rule_of_pool("executor-foreign", "warning", "documented", "api-types")
 def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
-    """A Python package runs in one of Google's training images.
-    Otherwise: Vertex AI refuses the job, or starts the package in an image that may lack what it needs."""
+    """A Python package should run in one of Google's training images.
+    Otherwise: Vertex AI rejects the job, or runs the package in an image that may lack its dependencies."""
     image = pool.spec.python_package_spec.executor_image_uri
     if REFERENCE_TO_IMAGE.fullmatch(image) and not prebuilt_name(context, image):
-        cure = f"use one of {context.catalog.prebuilt_registries[0]}, or a containerSpec"
-        yield Finding(IMAGE[pool.task], f'"{image}" is not one of Google\'s training images', cure)
+        cure = f"use an image from {context.catalog.prebuilt_registries[0]}, or a containerSpec"
+        yield Finding(IMAGE[pool.task], f"\"{image}\" isn't one of Google's training images", cure)
 
 
 @rule_of_pool("package-count", "error", "documented", "api-types")
 def packages_few(pool: Pool, context: RuleContext) -> Findings:
-    """A pool installs at most 100 packages."""
+    """A pool can install at most 100 packages."""
     count, limit = len(pool.spec.python_package_spec.package_uris), context.catalog.limits.package_uris
-    yield from more("pythonPackageSpec.packageUris", count, limit, "packages", "put several into one")
+    yield from more("pythonPackageSpec.packageUris", count, limit, "packages", "combine several packages into one")
 
 
 @rule_of_pool("package-address", "error", "documented", "api-types")
 def packages_in_buckets(pool: Pool, context: RuleContext) -> Findings:
-    """Packages lie in Cloud Storage, gs://BUCKET/NAME."""
+    """A package must be in Cloud Storage, at gs://BUCKET/NAME."""
     for index, uri in enumerate(pool.spec.python_package_spec.package_uris):
         if not re.fullmatch(r"gs://[^/\s<>${}]+/\S+", uri):
-            cure = "copy it to a bucket and write gs://BUCKET/NAME"
-            yield Finding(f"pythonPackageSpec.packageUris[{index}]", f'"{uri}" is no object in a bucket', cure)
+            cure = "copy the package to a bucket and write gs://BUCKET/NAME"
+            yield Finding(f"pythonPackageSpec.packageUris[{index}]", f'"{uri}" isn\'t an object in a bucket', cure)
 
 
 @rule_of_pool("module-name", "error", "documented", "api-types")
 def module_named(pool: Pool, context: RuleContext) -> Findings:
-    """The module of a package has a name that Python imports, such as trainer.task, and not its file's."""
+    """The Python module must have an importable name such as trainer.task, not a file name."""
     name = pool.spec.python_package_spec.python_module
     if name and not MODULE_NAME.fullmatch(name):
         module = name.removesuffix(".py").replace("/", ".").strip(".")
-        cure = f"write {module}" if MODULE_NAME.fullmatch(module) else "write one such as trainer.task"
-        yield Finding("pythonPackageSpec.pythonModule", f'"{name}" is no module\'s name', cure)
+        cure = f"write {module}" if MODULE_NAME.fullmatch(module) else "write a name such as trainer.task"
+        yield Finding("pythonPackageSpec.pythonModule", f'"{name}" isn\'t a module name', cure)
 
 
 @rule_of_pool("env-count", "error", "documented", "api-types")
 def env_small(pool: Pool, context: RuleContext) -> Findings:
-    """A pool has at most 100 environment variables."""
+    """A pool can have at most 100 environment variables."""
     cure = "put the rest in a file that the trainer reads"
     yield from more(f"{pool.task}.env", len(pool.env), context.catalog.limits.env, "variables", cure)
 
 
 @rule_of_pool("env-name", "error", "documented", "api-types")
 def env_named(pool: Pool, context: RuleContext) -> Findings:
-    """The name of an environment variable has letters, digits and underscores, and does not begin with a digit."""
+    """The name of an environment variable must consist of letters, digits and _, and must not begin with a digit."""
     for index, variable in enumerate(pool.env):
         if not VARIABLE.fullmatch(variable.name):
             proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
-            yield Finding(f"{pool.task}.env[{index}].name", f'"{variable.name}" cannot be one', f"write {proposal}")
+            yield Finding(f"{pool.task}.env[{index}].name", f'"{variable.name}" isn\'t valid', f"write {proposal}")
 
 
 @rule_of_pool("env-apostrophe", "error", "documented", "env-refusal")
 def env_without_apostrophes(pool: Pool, context: RuleContext) -> Findings:
-    """The value of an environment variable has no apostrophe without a backslash before it."""
+    """The value of an environment variable must not contain an apostrophe without a backslash before it."""
     for index, variable in enumerate(pool.env):
         if APOSTROPHE.search(variable.value):
-            cure = "write double quotes for it, or \\' if the program takes that"
-            yield Finding(f"{pool.task}.env[{index}].value", "has an apostrophe, which Vertex AI refuses", cure)
+            cure = "use double quotes, or \\' if the program accepts that"
+            yield Finding(f"{pool.task}.env[{index}].value", "Vertex AI rejects values with an apostrophe", cure)
 
 
 @rule_of_pool("env-repeated", "warning", "inferred", "api-types")
 def env_distinct(pool: Pool, context: RuleContext) -> Findings:
-    """An environment variable is set once.
-    Otherwise: One of the values counts; the documentation does not say which."""
+    """A pool should set an environment variable only once.
+    Otherwise: Only one of the values takes effect, and the documentation doesn't state which one."""
     for name, count in Counter(variable.name for variable in pool.env).items():
         if count > 1:
-            yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep one of them")
+            yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep only one value")
 
 
 @rule("env-service", "warning", "inferred", "distributed-training", "vertex_launch/job/contract.py")
 def env_free(job: Job, context: RuleContext) -> Findings:
-    """An environment variable has another name than those that the service sets, such as AIP_MODEL_DIR and RANK.
-    Otherwise: The documentation does not say which value counts: the job's, or the service's."""
+    """A job should not set environment variables that the service sets, such as AIP_MODEL_DIR and RANK.
+    Otherwise: The documentation doesn't state whether the job's or the service's value takes effect."""
     several = sum(pool.replica_count for pool in job.pools) > 1
     output = job.spec.base_output_directory.output_uri_prefix
     for pool in job.pools:
         of_several = {"TF_CONFIG", *(OF_SEVERAL if pool.trains else ())} if several else set()
         for index, name in enumerate(variable.name for variable in pool.env):
             if name in of_several or (SET.fullmatch(name) and (output or not name.endswith("_DIR"))):
-                fault = f"Vertex AI sets {name} too, and it is not documented which value counts"
+                fault = f"Vertex AI also sets {name}, and the documentation doesn't state which value takes effect"
                 yield Finding(pool.at(pool.task, f"env[{index}].name"), fault, "remove it, or use another name")
 
 
 @rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/job/contract.py")
 def references_set(job: Job, context: RuleContext) -> Findings:
-    """A job of one replica refers to no RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT: those of several have them.
-    Otherwise: The program is given the text $(RANK) itself, where it wants a number."""
+    """A job with one replica should not refer to RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT, which it doesn't have.
+    Otherwise: The program receives the literal text $(RANK) instead of a number."""
     for pool in job.pools if sum(pool.replica_count for pool in job.pools) == 1 else ():
         for place, word in words(pool, context):
             for name in REFERENCE.findall(word):
                 if name in OF_SEVERAL:
-                    fault = f"$({name}) is set in jobs of several replicas only, and stays these letters here"
-                    yield Finding(place, fault, f"write {OF_SEVERAL[name]} in its place, or leave the flag out")
+                    fault = f"$({name}) isn't replaced, because only jobs with several replicas have this variable"
+                    yield Finding(place, fault, f"write {OF_SEVERAL[name]} instead, or remove the flag")
 
 
 @rule_of_pool("command-letters", "error", "documented", "api-types")
 def command_of_words(pool: Pool, context: RuleContext) -> Findings:
-    """A command and its args are lists of words; of a text, the Python SDK makes the list of its letters.
-    Otherwise: The service starts a program that has a letter for a name, and every replica ends at once."""
+    """command and args must be lists of words, because the Python SDK splits a string into its letters.
+    Otherwise: Vertex AI starts a program whose name is a single letter, and every replica fails immediately."""
     for key, items in (("command", pool.spec.container_spec.command), ("args", pool.args)):
         text = "".join(items)
         letters = len(items) >= FEWEST_LETTERS and all(len(item) == 1 for item in items)
-        if letters and not text.isdigit():  # digits may be what a program is given
-            fault = f'"{text}" has become a list of its letters, as the SDK makes of a text'
+        if letters and not text.isdigit():  # single digits may be intended
+            fault = f'the SDK split the string "{text}" into a list of its letters'
             yield Finding(f"{pool.task}.{key}", fault, f"pass a list: {json.dumps(text.split())}")
 
 
 def _kind(image: str) -> tuple[str, str, str]:
-    """Framework, hardware and version in the name of an image of Google's, "" where it has none or is another's."""
+    """Return the framework, hardware and version in a Google image's name, each "" if the name doesn't contain it."""
     framework, hardware, version = found.groups() if (found := GOOGLES.match(image)) else ("", "", "")
     return framework.replace("scikit-learn", "sklearn"), re.sub("cu.*", "gpu", hardware.replace("xla", "cpu")), version
 
 
 def _tag(image: str) -> str:
-    """`1` of us-docker.pkg.dev/demo/trainer:1, "" where there is none."""
+    """Return an image's tag, such as `1` for us-docker.pkg.dev/demo/trainer:1, or "" if it has none."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def untagged(image: str) -> str:
-    """us-docker.pkg.dev/demo/trainer of us-docker.pkg.dev/demo/trainer:1, or of any digest of it."""
+    """Return an image without tag and digest: us-docker.pkg.dev/demo/trainer for us-docker.pkg.dev/demo/trainer:1."""
     bare = image.partition("@")[0]
     return bare.removesuffix(f":{_tag(image)}")

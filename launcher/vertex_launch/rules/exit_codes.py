@@ -1,4 +1,4 @@
-"""Exit codes of scripts whose trainer fails: the trainer's, or one that counts as success."""
+"""The rule that a script must exit with the exit code of its trainer."""
 
 import re
 
@@ -13,26 +13,26 @@ PROGRAM = re.compile(rf"(?:{shells.STARTED.pattern}|\S*\.(?:sh|py)|\./\S+|make|R
 HELPER = re.compile(r"\S+ (?:-\w*c |-m (?:pip|venv|nltk|spacy)\b|\S*setup\.py|--version|-V\b)")
 TRAINS = re.compile(r"train|fine_?-?tun|\b(?:fit|main|task)\b", re.IGNORECASE)
 PRINTED = re.compile(r"\b(?:echo|printf)\b[^;&|>\n]*(?=[;&|\n]|$)")
-KEPT = re.compile(r"(\w+)=[\"']?\$\{?(?:\?|PIPESTATUS)")  # an exit code in a variable
-LOOKS = r"\$\{?(?:\?|PIPESTATUS)|\btrap\b.*\b(?:exit|kill|ERR)\b|\bwait\s+[^\s;&#]"  # at exit codes
+KEPT = re.compile(r"(\w+)=[\"']?\$\{?(?:\?|PIPESTATUS)")  # stores an exit code in a variable
+LOOKS = r"\$\{?(?:\?|PIPESTATUS)|\btrap\b.*\b(?:exit|kill|ERR)\b|\bwait\s+[^\s;&#]"  # checks exit codes
 ERREXIT = re.compile(r"(?:^|\s)([-+])(?:\w*e\w*|o errexit)(?=\s|$)")
 UNCLEAR = ("negated_command", "function_definition", "command_substitution", "process_substitution", "while_statement")
 BODIES = ("program", "compound_statement", "subshell", "do_group", "if_statement", "else_clause", "case_item")
 
 PIPE = "the pipe"
 CURES = {
-    PIPE: "begin it with set -o pipefail",
-    "||": "remove it, or end it with exit 1",
-    "&": "remove it, or end the script with wait $!",
+    PIPE: "begin the script with set -o pipefail",
+    "||": "remove ||, or end its right side with exit 1",
+    "&": "remove &, or end the script with wait $!",
     "if": "add else exit 1",
 }
-BASHES = ("bash", "zsh", "ksh")  # which have pipefail
+BASHES = ("bash", "zsh", "ksh")  # the shells that have pipefail
 
 
 @rule("exit-hidden", "warning", "inferred", "shell")
 def failure_shown(job: Job, context: RuleContext) -> Findings:
-    """A script behind a shell's -c ends with the exit code of its trainer.
-    Otherwise: The trainer fails, Vertex AI reports that the job succeeded, and nothing starts again."""
+    """A script that a shell runs with -c should exit with the exit code of its trainer.
+    Otherwise: If the trainer fails, Vertex AI reports that the job succeeded and doesn't restart the job."""
     texts = {text.text: text for pool in reversed(job.pools) if (text := shells.inline(words(pool, context)))}
     for text in reversed(texts.values()):
         script = None if text.is_python else shells.read(text.text, {})
@@ -41,14 +41,14 @@ def failure_shown(job: Job, context: RuleContext) -> Findings:
 
 
 def _trainer(script: Script) -> tuple[Node | None, str]:
-    """The command that trains: the last whose words say so, else the last of a program that may."""
+    """Return the command that trains: the last command with a word such as train, else the last that may train."""
     runs = [(node, " ".join(said), " ".join(said[shells.start(said) :])) for node, said in script.commands]
     may = [(node, line) for node, line, program in runs if PROGRAM.match(program) and not HELPER.match(program)]
     return [(None, ""), *may, *(one for one in may if TRAINS.search(one[1]))][-1]
 
 
 def hidden(script: Script, text: shells.Inline) -> tuple[str, str] | None:
-    """Return what hides that the trainer fails, and the cure; None where nothing surely does."""
+    """Return what hides the trainer's failure, and the cure, or None if nothing certainly hides the failure."""
     silent = PRINTED.sub("", text.text)
     looks = "|".join([LOOKS, *(rf"\$\{{?{name}\b" for name in KEPT.findall(silent))])
     node, line = (None, "") if re.search(looks, KEPT.sub("", silent)) else _trainer(script)
@@ -66,25 +66,25 @@ def hidden(script: Script, text: shells.Inline) -> tuple[str, str] | None:
         safe = ends or (parent.type == "pipeline" and "pipefail" in options)
         if cause := "if" if tested else "" if safe else _cause(parent, later, operator):
             cure = CURES.get(cause, f"write {line} || exit 1")
-            bash = "run it with bash, and " if cause == PIPE and text.program not in BASHES else ""
+            bash = "run the script with bash, and " if cause == PIPE and text.program not in BASHES else ""
             return f"{cause} hides the exit code of {line}", f"{bash}{cure}"
         node, stops = parent, stops and not (later and parent.type == "list")  # set -e ignores the left side of &&
     return None
 
 
 def _cause(parent: Node, later: list[Node], operator: str) -> str:
-    """The operator or command that hides the exit code of the part before it; "" if none does."""
+    """Return the operator or command that hides the exit code of the part before it, or ""."""
     if parent.type == "pipeline" and later:
         return PIPE
     if operator == "||" or (parent.type in BODIES and operator == "&"):
         return operator
     if parent.type not in BODIES:
         return ""
-    return source(later[-1]) if later else "the next round of the loop" * (parent.type == "do_group")
+    return source(later[-1]) if later else "the loop's next iteration" * (parent.type == "do_group")
 
 
 def _fails(script: Script, *parts: Node) -> bool:
-    """Whether one of these parts has a command that ends the script, or itself, with a failure."""
+    """Return whether one of these parts contains a command that fails or exits the script with a failure."""
     spans = [range(one.start_byte, one.end_byte) for one in parts]
     inside = (said for node, said in script.commands if any(node.start_byte in span for span in spans))
     return any(said[0] in ("exit", "return", "false", "kill") and said[1:] != ("0",) for said in inside)

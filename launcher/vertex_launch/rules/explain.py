@@ -1,6 +1,6 @@
-"""Words of the rules about themselves: one at length, or all as a page, with the fields that each looks at.
+"""Texts that describe the rules: one rule in full, or the page of all rules and the fields that they check.
 
-A release of google-cloud-aiplatform with a new field fails launcher/tests/test_fields.py until fields.yaml has it.
+If a google-cloud-aiplatform release adds a field, launcher/tests/test_fields.py fails until fields.yaml lists it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +16,13 @@ from vertex_launch.rules import RULES, applied, house
 from vertex_launch.rules.rule import Rule
 from vertex_launch.settings import Settings
 
-# Message of the API -> its fields -> the codes of rules, or a word where there is no rule.
+# API message -> its fields -> the codes of the rules, or a key of WORDS if no rule checks the field.
 FIELDS: Mapping[str, Mapping[str, list[str] | str]] = read(Path(__file__).with_name("fields.yaml"))
 WORDS = {
-    "FORM": "no rule but `form`: nothing more is documented",
-    "OUTPUT": "written by Vertex AI alone",
-    "HERE": "not a job file's; the local Vertex checks requests",
-    "BELOW": "its own fields are below",
+    "FORM": "only `form`: nothing more is documented",
+    "OUTPUT": "none: only Vertex AI sets the field",
+    "HERE": "none: job files don't contain the field, and the local Vertex checks it in requests",
+    "BELOW": "see the table of the message's own fields",
 }
 
 EXPLANATION = """\
@@ -35,24 +35,24 @@ source     {source}"""
 
 
 def explain(code: str, settings: Settings) -> str:
-    """One rule in full; raises FaultError if there is no such rule."""
+    """Return the full description of a rule. Raises FaultError if the rule doesn't exist."""
     rules = applied(settings)
     if code not in rules:
         raise FaultError("; ".join(house.unknown(code, rules)))
-    changed = f", by [rules] in {OWN}" if code in settings.rules else ""
+    changed = f", set under [rules] in {OWN}" if code in settings.rules else ""
     return EXPLANATION.format(rule=rules[code], changed=changed, source=sources(rules[code], settings.catalog))
 
 
 def overview(settings: Settings) -> str:
-    """All rules, a line each, below a line that says what they are."""
+    """Return all rules, one per line, after a heading."""
     rules = applied(settings)
     width = max(map(len, rules))
     lines = [f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in rules.values()]
-    return "\n".join(["What must hold of a job, and whether it is an error or a warning if it does not:", *lines])
+    return "\n".join(["The rules for jobs, with the severity of a finding:", *lines])
 
 
 def page(catalog: Catalog) -> str:
-    """All rules as a table in Markdown."""
+    """Return the page of all rules and fields in Markdown."""
     rows = (
         f"| `{rule.code}` | {rule.severity} | {rule.certainty} | {rule.text} | {sources(rule, catalog)} |"
         for rule in RULES.values()
@@ -62,12 +62,12 @@ def page(catalog: Catalog) -> str:
 
 
 def sources(rule: Rule, catalog: Catalog) -> str:
-    """The pages and files that a rule rests on."""
+    """Return the pages and files that a rule is based on."""
     return "; ".join(catalog.sources.get(source, source) for source in rule.sources)
 
 
 def fields_of_api() -> dict[str, list[str]]:
-    """Return the messages of which job files consist, and TrainingPipeline, each with the names of its fields."""
+    """Return the API messages in job files, and TrainingPipeline, each with the names of its fields."""
     kinds = (types.CustomJobSpec, types.HyperparameterTuningJob, types.TrainingPipeline)
     messages = messages_below([kind.pb(kind()).DESCRIPTOR for kind in kinds], _in_job_file)
     return {short_name(message): [field.json_name for field in message.fields] for message in messages}
@@ -79,7 +79,7 @@ def _in_job_file(field: FieldDescriptor) -> Descriptor | None:
 
 
 def _tables() -> Iterator[str]:
-    """Yield the lines of a table in Markdown for each of the API's messages: its fields with their rules."""
+    """Yield the lines of one Markdown table per API message: its fields with their rules."""
     for message, fields in fields_of_api().items():
         yield from ("", f"### {message}", "", "| Field | Rules |", "|---|---|")
         for field in fields:

@@ -1,4 +1,4 @@
-"""Rules about the content of an image: the files that its Dockerfile copies, and the framework that its name tells.
+"""Rules for the contents of an image: the files that its Dockerfile copies, its modules and its framework.
 
 Source: Docker, "Dockerfile reference" and "Build context", 2026.
 """
@@ -18,39 +18,43 @@ from vertex_launch.rules.training import statements
 
 COPIES = re.compile(r"^[ \t]*(?:COPY|ADD)\s+(?!.*--from=)(?:--\S+\s+)*(.+)$", re.MULTILINE | re.IGNORECASE)
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-FILE = re.compile(r"[\w.-][\w./-]*\.(?:py|sh|ya?ml|toml)")  # a program, or what configures it
+FILE = re.compile(r"[\w.-][\w./-]*\.(?:py|sh|ya?ml|toml)")  # a program or its configuration
 BASES = re.compile(r"^(?:FROM|ARG) .*", re.MULTILINE)
 FRAMEWORK = re.compile(r"\b(pytorch|tf|tensorflow)(?:2?-(?:[cgt]pu|xla)|/tensorflow|/pytorch)[.:](\d+)[-.](\d+)")
 DISTRIBUTION = {"pytorch": "torch", "tf": "tensorflow", "tensorflow": "tensorflow"}
-REQUIREMENTS = ("requirements/prebuilt.txt", "setup.py", "pyproject.toml")  # of a package
+REQUIREMENTS = ("requirements/prebuilt.txt", "setup.py", "pyproject.toml")  # the requirements of a package
 PIP = re.compile(r"\bpip3? install ((?:[^&|;\n\\]|\\\n)*)")
 REQUIREMENT = re.compile(r"^([A-Za-z][\w.-]*)(?=\s*(?:[\[=<>~!;@#]|$))", re.MULTILINE)
-NEEDED = re.compile(r"[\w.-]+(?!.*extra ==)")  # by another distribution, without an option
-NAMELESS = re.compile(r"^(?:git\+|https?:|\.|-e|--editable)", re.MULTILINE)  # requirements that name no distribution
-# An image without libraries.
+NEEDED = re.compile(r"[\w.-]+(?!.*extra ==)")  # a requirement of a distribution without an extra
+NAMELESS = re.compile(r"^(?:git\+|https?:|\.|-e|--editable)", re.MULTILINE)  # requirements without a distribution name
+# A base image without Python libraries.
 BARE = re.compile(r"^(?:FROM|ARG \w+=)\s*\S*(?:nvidia/cuda|python|ubuntu|debian)[:@]", re.MULTILINE)
 
 
 @rule("image-file", "warning", "inferred", "dockerfile")
 def files_copied(job: Job, context: RuleContext) -> Findings:
-    """A file of the project that our image's program names is one that the Dockerfile copies into the image.
-    Otherwise: The job runs here; in the cloud every replica ends at once, as there is no such file."""
+    """The Dockerfile should copy each project file that the program in the project's image uses.
+    Otherwise: The job runs locally, but in the cloud every replica fails immediately because the file is missing."""
     project = context.project
     taken, ignored = sources(project.dockerfile), project.text(".dockerignore")
     folders = [one.rstrip("/") for one in taken if project.folder and (project.folder / one).is_dir()]
     for file, place in _files(job, context).items():
         if not any(_covers(one, file) for one in taken):
-            move = f"move it into {folders[0]}/, which the Dockerfile copies, or " if folders else ""
+            move = f"move the file into {folders[0]}/, which the Dockerfile copies, or " if folders else ""
             cure = f"{move}add the line COPY {file} {file} to the Dockerfile"
-            yield Finding(place, f"the Dockerfile copies no {file}, so the image lacks it", cure)
+            yield Finding(place, f"the Dockerfile doesn't copy {file}, so it isn't in the image", cure)
         elif is_ignored(file, ignored):
-            yield Finding(place, f".dockerignore keeps {file} out of the image", f"add the line !{file} to its end")
+            yield Finding(
+                place,
+                f".dockerignore excludes {file} from the image",
+                f"add the line !{file} at the end of .dockerignore",
+            )
 
 
 @rule("image-import", "warning", "inferred", "dockerfile")
 def imports_installed(job: Job, context: RuleContext) -> Findings:
-    """Our image has each module that a script imports, by the requirements of its Dockerfile and what these bring.
-    Otherwise: The job runs here; in the cloud every replica ends at once, because there is no such module."""
+    """The requirements in the Dockerfile, with their dependencies, should install each module that a script imports.
+    Otherwise: The job runs locally, but in the cloud every replica fails immediately because the module is missing."""
     scripts = {file: place for file, place in _files(job, context).items() if file.endswith(".py")}
     imports = {file: names for file in scripts if (names := _imports(context.project, file))}
     files, installed = _installed(context.project) if imports else ([], set())
@@ -60,14 +64,14 @@ def imports_installed(job: Job, context: RuleContext) -> Findings:
             known = shells.FACTS["distributions"].get(top) or metadata.packages_distributions().get(top) or [top]
             known = [name.replace(".", "-"), *known] if top == "google" else known
             if not installed & {*map(_normal, (*spelled, *known))}:
-                fault = f"{file} imports {top}, which no requirement of the Dockerfile brings"
+                fault = f"{file} imports {top}, but no requirement in the Dockerfile installs it"
                 yield Finding(scripts[file], fault, f"add {known[0]} to {files[-1]}")
 
 
 @rule("image-version", "warning", "inferred", "prebuilt-containers", "dockerfile")
 def framework_as_here(job: Job, context: RuleContext) -> Findings:
-    """The PyTorch or TensorFlow in the name of an image, or of the Dockerfile's base, is the one that jobs have here.
-    Otherwise: What runs here may not run there, or may compute something else."""
+    """The version of PyTorch or TensorFlow in the image's name, or its base's name, should match the local version.
+    Otherwise: Code that works locally may fail in the cloud or compute different results."""
     for pool, image in images(job):
         base = "\n".join(BASES.findall(context.project.dockerfile)) if is_ours(context, image) else ""
         files = REQUIREMENTS if pool.task == "pythonPackageSpec" else ()
@@ -77,15 +81,18 @@ def framework_as_here(job: Job, context: RuleContext) -> Findings:
             here = context.project.versions.get(framework, there)
             if f"{here}.".startswith(f"{there}.") or re.search(rf"^[\"' ]*{framework}\b", brought, re.MULTILINE):
                 continue
-            fault = f"by {'its base' if base else 'its name'} it has {framework} {there}, and here jobs run with {here}"
-            yield Finding(image_at(pool), fault, f"install {framework}=={there}.* here, or take an image with {here}")
+            fault = (
+                f"the image has {framework} {there}, according to its {'base image' if base else 'name'}, "
+                f"but local jobs run with {here}"
+            )
+            yield Finding(image_at(pool), fault, f"install {framework}=={there}.* locally, or use an image with {here}")
 
 
 def _files(job: Job, context: RuleContext) -> dict[str, str]:
-    """Files of the project that programs in our image name, each with the first place that does."""
+    """Return the project files that programs in the project's image use, each with the first place that uses it."""
     found: dict[str, str] = {}
     for pool in (pool for pool in job.pools if context.project.dockerfile and is_ours(context, image_of(pool))):
-        parts = [(place, part) for place, word in words(pool, context) for part in word.split()]  # of a script, too
+        parts = [(place, part) for place, word in words(pool, context) for part in word.split()]  # also of a script
         for (_, before), (place, word) in pairwise([("", ""), *parts]):
             name = posixpath.normpath(word.rpartition("=")[2])
             for file in module_files(word) if before == "-m" else [name] if FILE.fullmatch(name) else []:
@@ -95,7 +102,7 @@ def _files(job: Job, context: RuleContext) -> dict[str, str]:
 
 
 def module_files(name: str) -> list[str]:
-    """The files of which one is a module's: trainer/task.py or trainer/task/__main__.py of trainer.task."""
+    """Return a module's two possible files: trainer/task.py and trainer/task/__main__.py for trainer.task."""
     path = re.sub(r"[^\w.]", "", name).replace(".", "/")
     return [f"{path}.py", f"{path}/__main__.py"]
 
@@ -111,14 +118,14 @@ def sources(dockerfile: str) -> list[str]:
 
 
 def is_ignored(file: str, dockerignore: str) -> bool:
-    """Whether .dockerignore keeps the file out; its last line that names the file decides."""
+    """Return whether .dockerignore excludes the file. The last line that matches the file decides."""
     lines = [line.strip() for line in dockerignore.splitlines() if not line.startswith("#")]
     deciding = [line for line in lines if line and _covers(line.removeprefix("!"), file)]
     return bool(deciding) and not deciding[-1].startswith("!")
 
 
 def _covers(pattern: str, file: str) -> bool:
-    """Whether a pattern means a file, or a folder above it; a variable may be anything."""
+    """Return whether a pattern matches a file or a folder above the file. A variable matches anything."""
     normal = posixpath.normpath(pattern).lstrip("/")
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\$\{[^}]*\}|\$\w+)", normal)
     found = "".join(WILD.get(part, ".*") if index % 2 else re.escape(part) for index, part in enumerate(parts))
@@ -126,7 +133,7 @@ def _covers(pattern: str, file: str) -> bool:
 
 
 def _imports(project: Project, file: str) -> dict[str, None]:
-    """Modules that a script surely imports: none of Python or the project, nor any in a function, an if or a try."""
+    """Return the third-party modules that a script imports unconditionally: not in a function, an if or a try."""
     body, root = statements((project.folder or Path()) / file), project.folder or Path()
     names = [one.name for node in body if isinstance(node, ast.Import) for one in node.names]
     modules = [node for node in body if isinstance(node, ast.ImportFrom) and not node.level]
@@ -136,9 +143,10 @@ def _imports(project: Project, file: str) -> dict[str, None]:
 
 
 def _installed(project: Project) -> tuple[list[str], set[str]]:
-    """Return files of requirements that the Dockerfile names, and what they install; nothing where that is not known.
+    """Return the Dockerfile's requirement files and the distributions that they install, or nothing if unknown.
 
-    A lock has all; else what a distribution needs is known of those that are installed here.
+    A lock file lists all distributions. Without one, dependencies are known only for distributions that are installed
+    locally.
     """
     words = [word.lstrip("/") for word in re.findall(r"[\w./-]+\.txt", project.dockerfile)]
     paths = dict.fromkeys(path for word in words for path in (word, f"requirements/{posixpath.basename(word)}"))

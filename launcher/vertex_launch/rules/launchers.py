@@ -1,4 +1,4 @@
-"""Launchers that start the processes of pools, and what the job tells them; programs.yaml lists them."""
+"""Rules for launchers, such as torchrun, that start the processes of a pool. programs.yaml lists the launchers."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,42 +22,42 @@ PYTHON = rf"{shells.PYTHON.pattern}(?: -[WX] \S+| -[A-Zabd-ln-z]+)*"
 OPTION = re.compile(r" --?([A-Za-z][\w-]*)(?:[ =]((?!-)(?:\$\([^)]{0,99}\)|\S)+))?")
 SCRIPT = re.compile(r" (?:(?:-m|--module)[ =](?P<module>\S+)|(?P<file>[^\s-]\S*\.py))(?= |$)")
 NUMBER = re.compile("[0-9]{1,9}")
-# A machine's own address, also where a variable or a command gives it.
+# A machine's own address, or a variable or a command that returns this address.
 LOOPBACK = re.compile(
     r"(?:\w+://)?(?:localhost|127\.[0-9.]+|0\.0\.0\.0|\[?::1\]?|\$\(HOSTNAME\)|\$\(hostname[^)]*\))(?::[0-9]*)?"
 )
-# The same in code.
+# A machine's own address in Python code.
 OWN_ADDRESS = re.compile(r"""(?:tcp://|TCPStore\(["']|MASTER_ADDR["']?\]?\s*[:=]\s*["'])(?:localhost|127\.0\.0\.1)\b""")
-GIVEN_FIRST = re.compile(r"MASTER_ADDR.* not in |\*\*os\.environ")  # code that looks what the service has set
+GIVEN_FIRST = re.compile(r"MASTER_ADDR.* not in |\*\*os\.environ")  # code that checks what the service has set
 
 
 class Launch(NamedTuple):
-    """One way in which machines start their processes, in a job of so many machines with so many GPUs in all."""
+    """A launcher's command line, with the pools that run it."""
 
     pools: list[Pool]
-    place: str  # in the first of them
+    place: str  # in the first pool
     launcher: str
-    said: Texts  # by role, or by option in underscores
+    said: Texts  # option values, by role or by option name with underscores
     run: str  # the script, or -m and a module, with its arguments
-    files: Sequence[str]  # of which one may be the script's
-    known: Texts  # variables
-    machines: int
-    total: int
+    files: Sequence[str]  # the possible files of the script
+    known: Texts  # the known variables
+    machines: int  # in the job
+    total: int  # GPUs in the job
 
     @property
     def gpus(self) -> int:
-        """GPUs of each machine."""
+        """The number of GPUs in each machine."""
         return self.pools[0].accelerator_count
 
     @property
     def is_single(self) -> bool:
-        """Whether accelerate starts one process on each machine, without torchrun."""
+        """True if accelerate starts one process on each machine, without torchrun."""
         several = self.gpus > 1 or self.said.keys() & {*SEVERAL}
         return self.launcher == "accelerate launch" and ("cpu" in self.said or not several)
 
     @property
     def is_told(self) -> bool:
-        """Whether it is told of several machines, right or wrong."""
+        """True if the options describe several machines, correctly or not."""
         if "hosts" in LAUNCHERS[self.launcher]["roles"].values():
             return "hosts" in self.said
         alone = "standalone" in self.said or self.said.get("machines", "1") == "1"
@@ -65,13 +65,13 @@ class Launch(NamedTuple):
 
     @property
     def uses_ssh(self) -> bool:
-        """Whether it starts processes of other machines."""
+        """True if the launcher starts processes on other machines."""
         by_deepspeed = "use_deepspeed" in self.said and self.said.get("deepspeed_multinode_launcher") != "standard"
         return self.is_told and "no_ssh" not in self.said and (by_deepspeed or "hosts" in self.said)
 
 
 def launches(job: Job, context: RuleContext) -> list[Launch]:
-    """Return how pools 0 and 1 start their processes, but for what a script starts on a condition."""
+    """Return how pools 0 and 1 start their processes, without the commands that a script may skip."""
     pools, found = job.training_pools, dict[tuple[object, ...], Launch]()
     machines = sum(pool.replica_count for pool in pools)
     total = sum(pool.replica_count * pool.accelerator_count for pool in pools)
@@ -81,12 +81,12 @@ def launches(job: Job, context: RuleContext) -> list[Launch]:
             if parsed := _parse(line, known, pool.accelerator_count):
                 launch = Launch([], place, *parsed, known, machines, total)
                 key = (pool.accelerator_count, line, *launch.said.items())
-                found.setdefault(key, launch).pools.append(pool)  # two pools with one fault are one finding
+                found.setdefault(key, launch).pools.append(pool)  # two pools with the same error are one finding
     return [*found.values()]
 
 
 def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tuple[str, str, Texts]]:
-    """Yield the place of each program that a pool surely runs, its words, and the variables that are known."""
+    """Yield each program that a pool certainly runs: its place, its command line and the known variables."""
     said, known = words(pool, context), {**expanded(pool.env, {}), **service}
     text, lines = shells.inline(said), [[expand(word, known) for _, word in said]]
     if text and not text.is_python:
@@ -94,13 +94,13 @@ def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tupl
         known = {**script.variables} if script else known
         lines = [[*line] for node, line in (script.commands if script else ()) if not shells.is_conditional(node)]
     for line in lines if said else ():
-        at = shells.start(line)  # behind what only starts it, such as env with more variables
+        at = shells.start(line)  # after programs such as env, which may set more variables
         more = dict(word.split("=", 1) for word in line[:at] if "=" in word)
         yield text.place if text else said[0][0], " ".join(line[at:]), {**known, **more}
 
 
 def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequence[str]] | None:
-    """Return the launcher in a line, what it is told, what it runs and the files; None where there is no launcher."""
+    """Return a command line's launcher, its options, the script and the script's files, or None without a launcher."""
     for name, row in LAUNCHERS.items():
         if start := re.match(rf"(?:\S*/)?(?:{row['starts'].format(python=PYTHON)})(?= |$)", line):
             script = SCRIPT.search(line, start.end())
@@ -116,7 +116,7 @@ def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequenc
 
 
 def _whole_line(launch: Launch, context: RuleContext) -> str:
-    """The line to write: the project's own launcher where it has one, else options for the other machines."""
+    """Return the command to write: the project's own launcher if there is one, else options for all machines."""
     if has_project(launch.pools[0], context) and context.project.text(FILE):
         return f"write python -m {OURS} {launch.run}"
     if instead := LAUNCHERS[launch.launcher].get("instead"):
@@ -134,27 +134,27 @@ def _whole_line(launch: Launch, context: RuleContext) -> str:
 
 @rule("launcher-machines", "warning", "inferred", "launchers")
 def machines_together(job: Job, context: RuleContext) -> Findings:
-    """A launcher is told of the other machines of its job; where the project has trainer.cluster.run, that starts all.
-    Otherwise: Each machine trains by itself, and all write the same files; or a lost process ends the job for good."""
+    """A launcher's options should include all machines of the job. A project's own trainer.cluster.run does this.
+    Otherwise: Each machine trains alone and writes the same files, or the job fails for good when a process is lost."""
     several = [one for one in launches(job, context) if one.machines > 1 and not one.is_single]
     found = [one for one in several if one.launcher != "python"]
     by_ssh = [pool for one in found if one.uses_ssh for pool in one.pools]
     for launch in found:
         cure, fault = _whole_line(launch, context), ""
         if not launch.is_told:
-            fault = "doesn't know the other machines, so each trains alone"
+            fault = "doesn't know the other machines, so each machine trains alone"
         elif launch.uses_ssh and all(pool in by_ssh for pool in job.training_pools):
             fault = "starts processes on other machines by ssh, but no replica runs an ssh server"
         elif OURS in cure:
-            fault = "exits with code 1, a user's error, when it loses a process, so nothing starts again"
+            fault = "exits with code 1, a user error, when it loses a process, so the job doesn't restart"
         if fault:
             yield Finding(launch.place, f"{launch.launcher} {fault}", cure)
 
 
 @rule("launcher-options", "warning", "inferred", "launchers")
 def options_right(job: Job, context: RuleContext) -> Findings:
-    """A launcher's options are those of its job: machines, GPUs, a rank for each machine, and the chief's address.
-    Otherwise: Machines wait for others that never come, or train alone; GPUs are idle, or a process finds none."""
+    """A launcher's options should match the job: machines, GPUs, a rank for each machine, and the chief's address.
+    Otherwise: Machines train alone or wait for others that never start. GPUs are idle, or a process finds no GPU."""
     found = launches(job, context)
     for launch in (one for one in found if one.is_told or one.machines == 1):
         for role, fault, right in _wrong(launch, found):
@@ -164,7 +164,7 @@ def options_right(job: Job, context: RuleContext) -> Findings:
 
 
 def _wrong(launch: Launch, found: list[Launch]) -> Iterator[tuple[str, str, str]]:
-    """The roles of options that are wrong, each with the fault and what is right."""
+    """Yield the role of each wrong option, the error and the right value."""
     said, count = launch.said, launch.machines
     low, _, high = said.get("machines", "").partition(":")
     if NUMBER.fullmatch(low) and int(low) != count:
@@ -181,29 +181,29 @@ def _wrong(launch: Launch, found: list[Launch]) -> Iterator[tuple[str, str, str]
         yield "rank", f" on {several} machines", "$(RANK)"
     if LOOPBACK.fullmatch(address := said.get("address", "")) and launch.pools[-1].index != CHIEF:
         port = ":$(MASTER_PORT)" if re.search("[^:]:[0-9]+$", address) else ""
-        yield "address", ", which is each machine itself", f"$(MASTER_ADDR){port}"
+        yield "address", ", which is each machine's own address", f"$(MASTER_ADDR){port}"
 
 
 @rule("launcher-group", "warning", "inferred", "launchers")
 def one_group(job: Job, context: RuleContext) -> Findings:
-    """The processes of a script, one for each GPU, form one group: they meet at the chief, and their library knows that
-    they are several.
-    Otherwise: Each machine waits at its own address, or trains alone; or GPUs are paid for and idle."""
+    """The processes of a script, one per GPU, should form one process group. They should connect to the chief, and
+    their library should be set up for several processes.
+    Otherwise: Each machine trains alone or waits at its own address, or GPUs are billed but idle."""
     for launch in (one for one in launches(job, context) if one.machines > 1):
         if found := _no_group(launch, "".join(map(context.project.text, launch.files))):
             yield Finding(launch.place, found[0], found[1] or _whole_line(launch, context))
 
 
 def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
-    """Why the processes form no group, and the cure, "" for another line; None where they may form one."""
+    """Return why the processes form no group, and the cure ("" for a new command), or None if they may form a group."""
     own = not GIVEN_FIRST.search(code) and OWN_ADDRESS.search(code)
-    by_env = any(one.name == "MASTER_ADDR" for one in launch.pools[0].env)  # which a rule of variables reports
+    by_env = any(one.name == "MASTER_ADDR" for one in launch.pools[0].env)  # reported by `env_free`
     if own or (LOOPBACK.fullmatch(launch.known.get("MASTER_ADDR", "")) and not by_env):
-        fault = f"{own[0] if own else 'MASTER_ADDR in the script'} is each machine itself"
-        return fault, "use the variable MASTER_ADDR as the service sets it"
+        fault = f"{own[0] if own else 'MASTER_ADDR in the script'} is each machine's own address"
+        return fault, "use the value of MASTER_ADDR that the service sets"
     if launch.is_single and "cpu" not in launch.said:
         cure = "" if launch.gpus else f"write accelerate launch --cpu {launch.run}"
-        return "accelerate launch starts one process on each machine, and these form no group", cure
+        return "accelerate launch starts one process on each machine, and the processes form no group", cure
     for group in GROUPS:
         here = launch.launcher in group.get("starts", LAUNCHERS) and min(launch.gpus, 2) in group.get("gpus", (0, 1, 2))
         told = launch.is_single or any(one in launch.known or one in code for one in group["unless"])

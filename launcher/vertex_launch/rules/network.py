@@ -1,4 +1,4 @@
-"""Networks of a job, and the file systems that it mounts from there."""
+"""Rules for a job's networks and for the file systems that it mounts."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from vertex_launch.job.job_resource import camel
 from vertex_launch.rules.rule import Finding, Findings, Job, Pool, RuleContext, rule, rule_of_pool
 
-ROOTS = {"nfs_mounts": "/mnt/nfs/", "lustre_mounts": "/mnt/lustre/"}  # folders below which they are mounted
+ROOTS = {"nfs_mounts": "/mnt/nfs/", "lustre_mounts": "/mnt/lustre/"}  # the folders in which they are mounted
 # Source: google-cloud-aiplatform 2.7.0, the fields marked as required.
 REQUIRED = {
     "nfs_mounts": ("server", "path", "mount_point"),
@@ -24,20 +24,20 @@ def _missing(kind: str, messages: Iterable[object], place: str) -> Findings:
 
 @rule_of_pool("mount-field", "error", "documented", "api-types", "nfs")
 def mounts_whole(pool: Pool, context: RuleContext) -> Findings:
-    """A mount has all its parts: of NFS a server, a path and a mount point, of Lustre its file system, too."""
+    """A mount must have all required fields, such as the server, path and mount point of an NFS share."""
     for kind in ROOTS:
         yield from _missing(kind, getattr(pool.spec, kind), "")
 
 
 @rule_of_pool("mount-path", "error", "documented", "api-types", "nfs")
 def mounts_named(pool: Pool, context: RuleContext) -> Findings:
-    """A share of NFS is the IP address of its server and a path that begins with /."""
+    """An NFS share must have the IP address of its server, and a path that begins with /."""
     for index, mount in enumerate(pool.spec.nfs_mounts):
         place = f"nfsMounts[{index}]"
         if mount.server and not _is_address(mount.server):
-            yield Finding(f"{place}.server", f'"{mount.server}" is no IP address', "write one, such as 10.0.0.2")
+            yield Finding(f"{place}.server", f'"{mount.server}" isn\'t an IP address', "write one such as 10.0.0.2")
         if mount.path and not mount.path.startswith("/"):
-            yield Finding(f"{place}.path", f'"{mount.path}" does not begin with /', f"write /{mount.path}")
+            yield Finding(f"{place}.path", f'"{mount.path}" doesn\'t begin with /', f"write /{mount.path}")
 
 
 def _is_address(text: str) -> bool:
@@ -49,42 +49,44 @@ def _is_address(text: str) -> bool:
 
 @rule_of_pool("mount-point", "warning", "inferred", "api-types", "nfs")
 def mounted_below(pool: Pool, context: RuleContext) -> Findings:
-    """A mount point is the name of a folder below /mnt/nfs, or of Lustre below /mnt/lustre.
-    Otherwise: Vertex AI refuses the job, or the program looks for its files in another folder."""
+    """A mount point should be the name of a folder in /mnt/nfs or, for Lustre, in /mnt/lustre.
+    Otherwise: Vertex AI rejects the job, or the program looks for its files in the wrong folder."""
     for kind, root in ROOTS.items():
         for index, mount in enumerate(getattr(pool.spec, kind)):
             name, cure = mount.mount_point.removeprefix(root).rstrip("/"), f"write a name such as data, for {root}data"
             if mount.mount_point and (name.startswith("/") or not name or ".." in name.split("/")):
-                fault = f'"{mount.mount_point}" is no folder below {root}'
+                fault = f'"{mount.mount_point}" isn\'t a folder in {root}'
                 yield Finding(f"{camel(kind)}[{index}].mountPoint", fault, cure)
 
 
 @rule("mount-network", "error", "documented", "nfs")
 def mounts_reached(job: Job, context: RuleContext) -> Findings:
-    """A job that mounts NFS names the network where the server is, as network or in a pscInterfaceConfig."""
+    """A job that mounts NFS must specify the server's network, as network or in a pscInterfaceConfig."""
     reached = job.spec.network or job.spec.psc_interface_config.network_attachment
     # The machines of a persistent resource have a network already.
     if not (reached or job.spec.persistent_resource_id):
         for pool in job.pools:
             if pool.spec.nfs_mounts:
                 cure = "add network, or pscInterfaceConfig with a networkAttachment"
-                yield Finding(pool.at("nfsMounts"), "are in a network, and the job names none", cure)
+                yield Finding(pool.at("nfsMounts"), "NFS requires a network, but the job specifies none", cure)
 
 
 @rule("ip-ranges", "warning", "inferred", "api-types")
 def ranges_in_a_network(job: Job, context: RuleContext) -> Findings:
-    """Reserved IP ranges are those of a network that the job names.
-    Otherwise: Vertex AI refuses the job, or does not look at the ranges."""
+    """A job with reserved IP ranges should specify their network.
+    Otherwise: Vertex AI rejects the job, or ignores the ranges."""
     if job.spec.reserved_ip_ranges and not job.spec.network:
-        yield Finding("reservedIpRanges", "belong to a network, and the job names none", "add network, or remove them")
+        yield Finding(
+            "reservedIpRanges", "IP ranges require a network, but the job specifies none", "add network, or remove them"
+        )
 
 
 @rule("dns-peering", "error", "documented", "api-types")
 def domains_whole(job: Job, context: RuleContext) -> Findings:
-    """A peering of DNS names its domain, which ends with a dot, its project and its network."""
+    """A DNS peering must specify its project, its network, and a domain that ends with a dot."""
     configs, place = job.spec.psc_interface_config.dns_peering_configs, "pscInterfaceConfig."
     yield from _missing("dns_peering_configs", configs, place)
     for index, config in enumerate(configs):
         if config.domain and not config.domain.endswith("."):
             at = f"{place}dnsPeeringConfigs[{index}].domain"
-            yield Finding(at, f'"{config.domain}" does not end with a dot', f"write {config.domain}.")
+            yield Finding(at, f'"{config.domain}" doesn\'t end with a dot', f"write {config.domain}.")

@@ -1,4 +1,4 @@
-"""Marks of a template that nobody replaced, where no shell and no service replaces them either."""
+"""Rules for template placeholders that neither a shell nor Vertex AI will replace."""
 
 import re
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule
 MARKS = shells.FACTS["marks"]
 ENGINE, MARK = ([re.compile(pattern, re.DOTALL) for pattern in MARKS[key]] for key in ("engine", "text"))
 READER = re.compile(rf"\b(?:{'|'.join(shells.FACTS['readers'])})\b")
-WORD = re.compile(r"""(?:\$?\{\{[^{}\n]*\}\}|\{"IfPresent.{0,2000}\}|[^\s'"])+""")  # of a script
-REPLACED = re.compile(r"(?<!\{\{)\$(?!\{\{|\{\w+\.)")  # by a shell
+WORD = re.compile(r"""(?:\$?\{\{[^{}\n]*\}\}|\{"IfPresent.{0,2000}\}|[^\s'"])+""")  # a word of a script
+REPLACED = re.compile(r"(?<!\{\{)\$(?!\{\{|\{\w+\.)")  # a shell replaces these
 MARK_IN_NAME = re.compile("|".join([*MARKS["text"][:-2], *MARKS["name"]]))
 
 
 def _texts(job: Job) -> Iterator[tuple[str, str]]:
-    """Every place of a job with a text in which a mark would stay, but for images, which have a rule of their own."""
+    """Yield each place in a job where a placeholder would remain, with its text. Image names have their own rule."""
     folder = job.spec.base_output_directory.output_uri_prefix
     if not folder_fault(folder, OUTPUT):
         yield OUTPUT, folder
@@ -29,7 +29,7 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _program(pool: Pool) -> Iterator[tuple[str, str]]:
-    """The words of a pool's own program, each with the flag before it; of a script, those that a shell leaves."""
+    """Yield the words of a pool's program, each with the flag before it, without script words that a shell expands."""
     words = [(pool.at(pool.task, f"command[{n}]"), word) for n, word in enumerate(pool.spec.container_spec.command)]
     words += [(pool.at(pool.task, f"args[{n}]"), word) for n, word in enumerate(pool.args)]
     text = shells.inline(words)
@@ -43,7 +43,7 @@ def _program(pool: Pool) -> Iterator[tuple[str, str]]:
 
 
 def _marks(job: Job, of_engine: bool) -> Iterator[tuple[str, str]]:
-    """Yield the places with a mark, each with the mark: two pools with one text are one finding."""
+    """Yield the places with a placeholder, each with the placeholder. Two pools with the same text are one finding."""
     first = {text: place for place, text in reversed([*_texts(job)])}
     for text, place in reversed(first.items()):
         engine, mark = (next(filter(None, (one.search(text) for one in kind)), None) for kind in (ENGINE, MARK))
@@ -53,17 +53,17 @@ def _marks(job: Job, of_engine: bool) -> Iterator[tuple[str, str]]:
 
 @rule("placeholder-engine", "error", "documented", "placeholders")
 def nothing_compiled(job: Job, context: RuleContext) -> Findings:
-    """No placeholder of another engine is left, such as {{$.inputs.parameters['epochs']}} or ${{ github.sha }}.
-    Otherwise: The program is given the placeholder itself, where it wants a value."""
+    """A job must not contain placeholders of other engines: {{$.inputs.parameters['epochs']}} or ${{ github.sha }}.
+    Otherwise: The program receives the placeholder itself instead of a value."""
     for place, mark in _marks(job, of_engine=True):
-        yield Finding(place, f"{mark} is a placeholder that only its own engine replaces", "write the value")
+        yield Finding(place, f"{mark} is a placeholder that only its own engine replaces", "write its value")
 
 
 @rule("placeholder", "warning", "inferred", "api-types")
 def nothing_to_replace(job: Job, context: RuleContext) -> Findings:
-    """No mark of a template is left, such as ${NAME}, <project-id> or YOUR_BUCKET: Vertex AI replaces $(NAME) alone.
-    Otherwise: The program is given the mark itself, where it wants a value."""
+    """A job should not contain placeholders such as ${NAME}, <project-id> or YOUR_BUCKET. Only $(NAME) is replaced.
+    Otherwise: The program receives the placeholder itself instead of a value."""
     for place, mark in _marks(job, of_engine=False):
         variable = re.fullmatch(r"\$\{?(\w+)\}?", mark)
-        of_env = f", or $({variable[1]}) if the service or env sets it" if variable else ""
-        yield Finding(place, f"{mark} is a mark that nothing replaces", f"write what it stands for{of_env}")
+        of_env = f", or $({variable[1]}) if Vertex AI or env sets this variable" if variable else ""
+        yield Finding(place, f"{mark} is a placeholder that nothing replaces", f"write its value{of_env}")

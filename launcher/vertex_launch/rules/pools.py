@@ -1,4 +1,4 @@
-"""Which pools a job has, and that each can start."""
+"""Rules for a job's worker pools and the fields that they require."""
 
 from vertex_launch import program
 from vertex_launch.job.spec import CHIEF, WORKERS, Job, Pool, as_json
@@ -10,44 +10,44 @@ REQUIRED = {"containerSpec": ["imageUri"], "pythonPackageSpec": ["executorImageU
 
 @rule("chief-count", "error", "documented", "distributed-training")
 def one_chief(job: Job, context: RuleContext) -> Findings:
-    """Pool 0 is the chief: exactly one replica."""
+    """Pool 0 must be the chief, with exactly one replica."""
     if job.chief is None:
-        yield Finding("workerPoolSpecs[0]", "is missing or empty", "describe the chief there, with replicaCount: 1")
+        yield Finding("workerPoolSpecs[0]", "is missing or empty", "describe the chief in it, with replicaCount: 1")
     elif job.chief.replica_count != 1:
-        fault = f"must be 1, the chief, not {job.chief.replica_count}"
-        yield Finding(job.chief.at("replicaCount"), fault, "set it to 1 and put all others in pool 1")
+        fault = f"must be 1 for the chief, not {job.chief.replica_count}"
+        yield Finding(job.chief.at("replicaCount"), fault, "set it to 1 and put all other replicas in pool 1")
 
 
 @rule("pool-count", "error", "documented", "distributed-training")
 def at_most_four(job: Job, context: RuleContext) -> Findings:
-    """A job has at most four pools: chief, workers, reducers or parameter servers, evaluators."""
+    """A job can have at most four pools: chief, workers, reducers or parameter servers, and evaluators."""
     count, cure = len(job.spec.worker_pool_specs), "keep the chief, workers, reducers and evaluators, in this order"
     yield from more("workerPoolSpecs", count, context.catalog.limits.pools, "pools", cure)
 
 
 @rule("pool-gap", "warning", "documented", "gcloud")
 def no_gap(job: Job, context: RuleContext) -> Findings:
-    """A pool that is skipped is an empty mapping, {}, which the API takes and gcloud does not.
-    Otherwise: The API takes the job; gcloud refuses it before it is sent."""
+    """A job that skips a pool with an empty mapping, {}, should not be sent with gcloud.
+    Otherwise: gcloud rejects the job before sending it, although the API accepts the job."""
     filled = {pool.index for pool in job.pools}
     for index in range(WORKERS, max(filled, default=CHIEF)):
         if index not in filled and not job.reducers:  # reducers without workers: `workers_are_several` reports them
-            fault = "is empty, which the API takes and gcloud refuses"
+            fault = "the pool is empty, which the API accepts but gcloud rejects"
             yield Finding(f"workerPoolSpecs[{index}]", fault, f"send the job with {program.NAME} submit")
 
 
 @rule("pool-trailing", "warning", "inferred", "api-types", "gcloud")
 def no_empty_end(job: Job, context: RuleContext) -> Findings:
-    """The last pool is not empty; an empty pool only keeps a position free for pools behind it.
-    Otherwise: gcloud refuses the job."""
+    """The last pool should not be empty, because an empty pool only skips a position before other pools.
+    Otherwise: gcloud rejects the job."""
     filled = {pool.index for pool in job.pools}
     for index in range(max(filled, default=CHIEF) + 1, len(job.spec.worker_pool_specs)):
-        yield Finding(f"workerPoolSpecs[{index}]", "is empty, and no pool follows it", "remove it")
+        yield Finding(f"workerPoolSpecs[{index}]", "the pool is empty, and no pool follows it", "remove the pool")
 
 
 @rule_of_pool("pool-replicas", "error", "documented", "api-types")
 def has_replicas(pool: Pool, context: RuleContext) -> Findings:
-    """A pool that is described has at least one replica; one that is skipped is an empty mapping, {}."""
+    """A pool must have at least one replica. To skip a pool, write an empty mapping, {}."""
     if pool.replica_count < 1 and pool.index != CHIEF:
         fault = f"is {pool.replica_count}, so the pool has no machine"
         yield Finding("replicaCount", fault, "set it to 1 or more, or write {} for the whole pool")
@@ -55,21 +55,21 @@ def has_replicas(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("pool-machine", "error", "documented", "configure-compute")
 def has_machine(pool: Pool, context: RuleContext) -> Findings:
-    """A pool names its machine type."""
+    """A pool must specify its machine type."""
     if not pool.machine_type:
         yield Finding("machineSpec.machineType", "is missing", "choose one, such as n1-standard-8")
 
 
 @rule_of_pool("pool-task", "error", "documented", "api-types")
 def has_task(pool: Pool, context: RuleContext) -> Findings:
-    """A pool says what it runs, in a containerSpec or a pythonPackageSpec."""
+    """A pool must specify what it runs, in a containerSpec or a pythonPackageSpec."""
     if not pool.task:
-        yield Finding("", "has machines and nothing to run on them", "add containerSpec with the image to run")
+        yield Finding("", "the pool has machines but no program", "add a containerSpec with the image to run")
 
 
 @rule_of_pool("task-field", "error", "documented", "api-types")
 def has_fields(pool: Pool, context: RuleContext) -> Findings:
-    """A containerSpec names its image; a pythonPackageSpec names executor image, packages and module."""
+    """A containerSpec must specify its image. A pythonPackageSpec must specify executor image, packages and module."""
     stated = as_json(pool.spec).get(pool.task, {})
     for key in REQUIRED.get(pool.task, ()):
         if key not in stated:

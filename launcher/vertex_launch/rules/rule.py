@@ -1,4 +1,4 @@
-"""A rule, its findings, and what it is given to look at."""
+"""The types of a rule, and the decorators that declare a rule."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -12,14 +12,14 @@ from vertex_launch.facts.catalog import Catalog, Certainty
 from vertex_launch.job.spec import Job, Pool, TuningJob
 from vertex_launch.settings import Settings
 
-__all__ = ["Finding", "Findings", "Job", "Pool", "TuningJob"]  # for the modules of rules
+__all__ = ["Finding", "Findings", "Job", "Pool", "TuningJob"]  # for the modules that declare rules
 __all__ += ["Declare", "Project", "Rule", "RuleContext", "more", "rule", "rule_of_pool", "rule_of_search"]
 
 Subject = TypeVar("Subject", Job, Pool, TuningJob)
 
 
 def text(path: Path) -> str:
-    """Return the text of a file, "" where it cannot be read or has a name that no file can have."""
+    """Return the text of a file, or "" if the file can't be read or its name isn't valid."""
     with contextlib.suppress(OSError, ValueError):
         return path.read_text(encoding="utf-8")
     return ""
@@ -27,29 +27,29 @@ def text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Project:
-    """Surroundings of a job file; they decide warnings only, so the local Vertex does without them."""
+    """The project around a job file. Only warnings depend on the project, so the local Vertex doesn't need it."""
 
     today: date | None = None
-    flags: Mapping[str, object] = field(default_factory=dict)  # of `python -m trainer.task`, with plain defaults
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what those flags take: int, float, or choices
-    dockerfile: str = ""  # of our image
-    # flag -> strategies that have it, if not all do
+    flags: Mapping[str, object] = field(default_factory=dict)  # flag of `python -m trainer.task` -> its literal default
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # flag -> int, float, bool, or its choices
+    dockerfile: str = ""  # the text of the project's Dockerfile
+    # flag -> the strategies that accept the flag, unless all strategies do
     takers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    trains: bool = False  # whether it has a trainer
-    metrics: tuple[str, ...] = ()  # all that the trainer reports of held-out samples; none if they aren't known
-    outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that has it
-    versions: Mapping[str, str] = field(default_factory=dict)  # of the frameworks here: torch -> 2.13.0
-    folder: Path | None = None  # in which its files lie
-    buckets: Path | None = None  # in which the local Vertex has one folder a bucket
+    trains: bool = False  # whether the project has a trainer
+    metrics: tuple[str, ...] = ()  # the metrics that the trainer reports for held-out samples; empty if unknown
+    outputs: Mapping[str, str] = field(default_factory=dict)  # output folder -> the file of another job that uses it
+    versions: Mapping[str, str] = field(default_factory=dict)  # installed framework -> version, such as torch -> 2.13.0
+    folder: Path | None = None  # the project's folder
+    buckets: Path | None = None  # the folder in which the local Vertex keeps one folder per bucket
 
     def text(self, name: str) -> str:
-        """Return the text of one of its files, "" where it cannot be read."""
+        """Return the text of a file in the project, or "" if the file can't be read."""
         return text(self.folder / name) if self.folder else ""
 
 
 @dataclass(frozen=True)
 class RuleContext:
-    """Everything that a job is held against."""
+    """Everything that rules compare a job with."""
 
     settings: Settings
     catalog: Catalog
@@ -58,34 +58,37 @@ class RuleContext:
 
 @dataclass(frozen=True)
 class Rule:
-    """One way in which a job can be wrong. An error stands on a documented fact; everything else is a warning."""
+    """One way in which a job can be wrong. Errors are based on documented facts; all other rules are warnings."""
 
     code: str
     severity: Severity | Literal["off"]
     certainty: Certainty
     sources: tuple[str, ...]  # keys of the catalog's sources, or files of this project
-    consequence: str  # without the rule: what Vertex AI would do
+    consequence: str  # what happens on Vertex AI to a job that breaks the rule
     text: str  # the rule in one sentence
     subject: type[Job] | type[Pool] | type[TuningJob]
-    check: Callable[[Any, RuleContext], Findings]  # of one subject
+    check: Callable[[Any, RuleContext], Findings]  # checks one subject
 
     def findings(self, job: Job | TuningJob, context: RuleContext) -> Findings:
-        """Findings in a job of the kind; a rule of pools looks at each, and names places in it."""
+        """Return the findings in a job of the rule's kind. A rule for pools checks each pool of the job."""
         if self.subject is not Pool:
             return self.check(job, context)
         pools = job.pools if isinstance(job, Job) else ()
         return (finding.below(pool.at()) for pool in pools for finding in self.check(pool, context))
 
 
-REFUSED = "Vertex AI refuses the job."
+REFUSED = "Vertex AI rejects the job."
 
 
 @dataclass(frozen=True)
 class Declare(Generic[Subject]):
-    """Makes a rule of a function that yields findings; its docstring is the rule and, behind `Otherwise:`, why."""
+    """A decorator that makes a rule from a function that yields findings.
+
+    The function's docstring states the rule and, after `Otherwise:`, what happens to a job that breaks the rule.
+    """
 
     subject: type[Subject]
-    consequence: str = REFUSED  # of a rule that does not say
+    consequence: str = REFUSED  # if the docstring doesn't state one
 
     def __call__(
         self, code: str, severity: Severity, certainty: Certainty, *sources: str
@@ -101,6 +104,6 @@ rule, rule_of_pool, rule_of_search = Declare(Job), Declare(Pool), Declare(Tuning
 
 
 def more(place: str, count: int, limit: int, things: str, cure: str) -> Findings:
-    """A finding if there is more of something than Vertex AI takes."""
+    """Yield a finding if there are more things than Vertex AI accepts."""
     if count > limit:
-        yield Finding(place, f"has {count} {things}, and Vertex AI takes {limit}", cure)
+        yield Finding(place, f"{count} {things} are too many: Vertex AI accepts at most {limit}", cure)

@@ -1,4 +1,4 @@
-"""Programs behind a shell's -c, or Python's: which of the words behind them they use, and a script's commands."""
+"""Parser for the code that a shell or Python runs with -c: its commands, and the arguments that it uses."""
 
 import ast
 import re
@@ -19,21 +19,21 @@ SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash|zsh|ash|ksh)")
 PYTHON = re.compile(r"(?:\S*/)?python[0-9.]*")
 STARTER = re.compile(rf"(?:\S*/)?(?:{'|'.join(FACTS['starters'])})")
 STARTED = re.compile(rf"{SHELL.pattern}|{PYTHON.pattern}|(?:\S*/)?(?:{'|'.join(FACTS['programs'])})")
-FOLLOWED = ("--rcfile", "--init-file")  # long options of a shell with a word of their own
+FOLLOWED = ("--rcfile", "--init-file")  # long options of a shell that take a value
 PARAMETER = re.compile(r"\$(?:\{!?)?([@*]|[0-9]+)")
-# Ways to the words behind a script that do not name them: getopts, a loop without a list, a file that is sourced.
+# Ways to use a script's arguments without naming them: getopts, a loop without a list, a sourced file.
 INDIRECT = re.compile(
     r"\b(?:getopts|eval)\b|\$\{?(?:argv|BASH_ARGV)\b|/proc/|\bfor\s+\w+\s*(?:;|\n|\bdo\b)"
     r"|(?:^|[;&|({\n])\s*(?:source|\.)\s+(?!\S*(?:activate|conda|profile|bashrc|\.env))"
 )
 RUNS_TEXT = re.compile(r"argv|cmdline|\b(?:exec|eval|compile|__import__)\b")
-LONGEST = 2**13  # characters; scripts that people write are shorter, and the worst of this length takes a second
-REFERENCE = re.compile(r"\$\(([A-Z_][A-Z0-9_]*)\)")  # to a variable, which Vertex AI replaces before the shell starts
+LONGEST = 2**13  # characters; real scripts are shorter, and parsing the worst script of this length takes a second
+REFERENCE = re.compile(r"\$\(([A-Z_][A-Z0-9_]*)\)")  # a variable that Vertex AI expands before the shell starts
 VARIABLE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}$]*))?\})")
 
 
 class Script(NamedTuple):
-    """The parts of a script, its variables, and each command's words, in which one of unknown value is $(NAME)."""
+    """A parsed script: its syntax tree, variables, and the words of each command. Unknown values appear as $(NAME)."""
 
     root: Node
     variables: Mapping[str, str]
@@ -41,7 +41,7 @@ class Script(NamedTuple):
 
 
 def read(text: str, variables: Mapping[str, str]) -> Script | None:
-    """Return the script that a shell with these variables runs; None where not all of it can be read."""
+    """Return the script that a shell with these variables runs, or None if the script can't be parsed completely."""
     if len(text) > LONGEST or (root := _tree(text).root_node).has_error:
         return None
     assigned, commands = dict[str, str](), []
@@ -57,14 +57,14 @@ def read(text: str, variables: Mapping[str, str]) -> Script | None:
     return Script(root, {**variables, **assigned}, tuple(commands))
 
 
-@lru_cache(maxsize=16)  # several rules read one script
+@lru_cache(maxsize=16)  # several rules parse the same script
 def _tree(text: str) -> Tree:
     parser = Parser(Language(tree_sitter_bash.language()))
     return parser.parse(REFERENCE.sub(r"${\1}", text).encode(errors="replace"))
 
 
 def nodes(root: Node, *kinds: str) -> Iterator[Node]:
-    """Yield the parts of these kinds, in the order of the text."""
+    """Yield the syntax nodes of these kinds, in the order of the text."""
     rest = [root]
     while rest:
         node = rest.pop()
@@ -74,7 +74,7 @@ def nodes(root: Node, *kinds: str) -> Iterator[Node]:
 
 
 def is_conditional(node: Node) -> bool:
-    """Whether the script may leave a part out, as it does what follows if, a test or ||."""
+    """Return whether the script may skip a node, such as a command after if, a test or ||."""
     while parent := node.parent:
         before, *rest = parent.children
         tested = parent.type == "list" and node in rest and (rest[0].type != "&&" or any(nodes(before, "test_command")))
@@ -85,12 +85,12 @@ def is_conditional(node: Node) -> bool:
 
 
 def source(node: Node) -> str:
-    """Return the text of a part, as it is written."""
+    """Return the source text of a node."""
     return (node.text or b"").decode(errors="replace")
 
 
 def _word(node: Node, known: Mapping[str, str]) -> str:
-    """Return a word as the shell hands it on, as far as that can be known."""
+    """Return a word as the shell passes it on, as far as its value is known."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
@@ -105,7 +105,7 @@ def _word(node: Node, known: Mapping[str, str]) -> str:
 
 
 class Inline(NamedTuple):
-    """The text behind -c: its place, the program that runs it, the text, how many words follow it, and the options."""
+    """The code after -c, with its place, the program that runs it, the options, and the number of words after it."""
 
     place: str
     program: str
@@ -119,13 +119,13 @@ class Inline(NamedTuple):
 
 
 def start(words: Sequence[str]) -> int:
-    """Return the position of the program itself, behind what only starts it."""
+    """Return the position of the program itself, after programs such as env that only start it."""
     starts = STARTER.fullmatch(words[0]) if words else None
     return next((n for n, word in enumerate(words) if STARTED.fullmatch(word)), 0) if starts else 0
 
 
 def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
-    """Return what a program's words, each with its place, have behind -c; None where there is no -c."""
+    """Return the code after -c in a program's words, or None if there is no -c. Each word comes with its place."""
     words = words[start([word for _, word in words]) :]
     if not words:
         return None
@@ -141,7 +141,7 @@ def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
 
 
 def _script(words: Sequence[str]) -> int | None:
-    """The position of a shell's script: its first word that is no option, if an option has c."""
+    """Return the position of a shell's script: the first word after the options, if an option contains c."""
     at, has_script = 0, False
     while at < len(words) and words[at][:1] in ("-", "+"):
         word, at = words[at], at + 1
@@ -156,7 +156,7 @@ def _script(words: Sequence[str]) -> int | None:
 
 
 def _code(words: Sequence[str]) -> int | None:
-    """The position of Python's code: behind the first option that ends in c, such as -c or -uc."""
+    """Return the position of Python's code: after the first option that ends in c, such as -c or -uc."""
     for at, (before, word) in enumerate(pairwise(["", *words])):
         if re.fullmatch("-[A-Za-ln-z]*c", word):
             return at + 1
@@ -166,32 +166,32 @@ def _code(words: Sequence[str]) -> int | None:
 
 
 def lost(text: Inline) -> tuple[str, str] | None:
-    """Return what becomes of flags that are appended, and the cure; None where the text may use all of them."""
+    """Return why the code loses appended flags, and the cure, or None if the code may use all flags."""
     if text.is_python:
-        fault = "this code never looks at sys.argv, so every trial trains the defaults"
-        return (fault, "read sys.argv[1:] there, or start a file") if _ignores_arguments(text.text) else None
+        fault = "this code never reads sys.argv, so every trial trains with the defaults"
+        return (fault, "read sys.argv[1:] in the code, or run a file") if _ignores_arguments(text.text) else None
     script = read(text.text, {})
     if script is None or INDIRECT.search(text.text):
         return None
     expansions = map(source, nodes(script.root, "simple_expansion", "expansion"))
     used = {found[1] for one in expansions if (found := PARAMETER.match(one))}
     if not (used & {"@", "*"} or any(one.isdigit() and int(one) >= text.followers for one in used)):
-        fault = f"{text.program} hands a trial's flags to this script, which does not use them"
-        return f"{fault}, so every trial trains the defaults", _cure(script, text)
+        fault = f"{text.program} passes a trial's flags to this script, but the script doesn't use them"
+        return f"{fault}, so every trial trains with the defaults", _cure(script, text)
     if not text.followers and "0" not in used:
-        fault = f"the first flag of a trial becomes $0 of {text.program}, and is lost"
-        return fault, "write a word such as _ behind the script, which becomes $0"
+        fault = f"{text.program} uses the first flag of a trial as $0, so the flag is lost"
+        return fault, "add a word such as _ after the script, which becomes $0"
     return None
 
 
 def _cure(script: Script, text: Inline) -> str:
     call = next((source(node) for node, said in script.commands if STARTED.fullmatch(said[0])), "")
-    line = f'write {call} "$@"' if call else 'write "$@" behind the call of the program'
-    return line if text.followers else f"{line} there, and behind the script a word such as _, which becomes $0"
+    line = f'write {call} "$@"' if call else 'write "$@" after the command of the program'
+    return line if text.followers else f"{line} in the script, and add a word such as _ after it, which becomes $0"
 
 
 def _ignores_arguments(code: str) -> bool:
-    """Whether code of Python certainly ignores its arguments: it imports standard modules that do not read them."""
+    """Return whether Python code certainly ignores its arguments: no module that it imports can read them."""
     try:
         nodes = [*ast.walk(ast.parse(code))]
     except (SyntaxError, ValueError, RecursionError):

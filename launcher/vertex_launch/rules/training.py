@@ -1,7 +1,8 @@
-"""Flags of the project's own trainer, where a pool runs it or its evaluator, `python -m trainer.task`, in its image.
+"""Rules for the flags of the project's own trainer, in pools that run `python -m trainer.task` or its evaluator.
 
-The files and shapes that are read stand in launcher/docs/events.md, "Flags and metrics"; of another shape, nothing is
-believed. The trainer itself could be asked only where its framework is, and takes seconds after each change of a file.
+The flags are read from the trainer's source files. launcher/docs/events.md, "Flags and metrics", describes the files
+and the code that is recognized; other code is ignored. The trainer isn't run, because that would require its framework
+and take seconds after each change of a file.
 """
 
 import ast
@@ -23,16 +24,16 @@ from vertex_launch.rules.containers import Flag, flags, image_of, is_ours, prebu
 from vertex_launch.rules.rule import Declare, Project, RuleContext, rule, rule_of_pool, text
 
 MODULES = (TRAINER, EVALUATOR)
-SCORES = "trainer/evaluator/__main__.py"  # which projects have whose trainer.task does not score in pool 3
+SCORES = "trainer/evaluator/__main__.py"  # exists if trainer.task doesn't evaluate in pool 3
 NUMBERS = {"int": (int, "a whole number"), "float": (float, "a number")}
 BOOLEAN = ("bool",)
-FLAGS, CONFIG = "trainer/config.py", "Config"  # the file and its class whose fields are flags
+FLAGS, CONFIG = "trainer/config.py", "Config"  # the file, and the class whose fields are flags
 STRATEGIES = "trainer/parallel"  # the folder of the strategies' modules
-COMMON, OWN = "StrategyFlags", "Flags"  # the classes of flags: of all strategies, in strategy.py, and of a module
+COMMON, OWN = "StrategyFlags", "Flags"  # classes of flags: of all strategies, in strategy.py, and of one module
 NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
-MODEL = "trainer/model.py"  # whose function metrics() names what is reported besides the loss
+MODEL = "trainer/model.py"  # its function metrics() returns the metrics other than the loss
 FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu")
-# Flags that replicas of one job may have different, as OWN of the trainer's config.py lists them.
+# Flags that may differ between the replicas of a job, as listed in OWN of the trainer's config.py.
 UNCOMPARED = (
     *("anyway", "collective_timeout", "data", "data_processes"),
     *("profile", "rehearse_export", "rollcall_timeout"),
@@ -40,7 +41,7 @@ UNCOMPARED = (
 
 
 def project(folder: Path, today: date) -> Project:
-    """The surroundings of a job file: the trainer's flags and the Dockerfile, as far as they can be read."""
+    """Return the project in a folder: the trainer's flags and the Dockerfile, as far as they can be read."""
     fields: Mapping[str, ast.AnnAssign] = {}
     of_each: Mapping[str, Mapping[str, ast.AnnAssign]] = {}
     with contextlib.suppress(LookupError, RecursionError):
@@ -62,7 +63,7 @@ def project(folder: Path, today: date) -> Project:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the frameworks beside this program, with which jobs run here."""
+    """Return the versions of the installed frameworks, with which local jobs run."""
     installed = {}
     for name in FRAMEWORKS:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -71,7 +72,7 @@ def _versions() -> dict[str, str]:
 
 
 def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
-    """Whether a pool runs the project's own trainer: there is one, and the image is not known to be another's."""
+    """Return whether a pool runs the project's own trainer: the project has one, and the image may contain it."""
     if pool is None or not context.project.trains:
         return False
     packaged = pool.spec.python_package_spec.python_module in MODULES
@@ -79,20 +80,20 @@ def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
 
 
 def has_project(pool: Pool, context: RuleContext) -> bool:
-    """Whether a pool's image may hold the project: it is not known to be another's."""
+    """Return whether a pool's image may contain the project, because it isn't known to be a different image."""
     ours, image = context.settings.image, image_of(pool)
     return not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
 
 
 def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
-    """The flags that a pool gives the project's trainer; none where it runs something else."""
+    """Return the flags that a pool passes to the project's trainer; none if the pool runs another program."""
     program = words(pool, context) if runs_trainer(pool, context) else []
     start = next((number for number, (_, word) in enumerate(program) if word in MODULES), 0)
     return [*flags(program[start:])]
 
 
 def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
-    """The place of a flag in a pool's args, else where it could be; and its value, else its plain default."""
+    """Return a flag's place and value in a pool's args, or else the place of the args and the literal default."""
     default = pool.at(pool.task, "args"), str(context.project.flags.get(name))
     return {flag.name: (flag.place, flag.value) for flag in _flags(pool, context)}.get(name, default)
 
@@ -101,13 +102,13 @@ def _spelled(flag: str) -> str:
     return f"--{flag.replace('_', '-')}"
 
 
-rule_of_flags = Declare(Job, "Every replica ends at once, with a usage message.")
+rule_of_flags = Declare(Job, "Every replica exits immediately with a usage message.")
 FLAG_RULES = ("flag-unknown", "flag-value")
 
 
 @rule_of_flags("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args is one that the project's trainer has: a field of Config, or of its --strategy's Flags."""
+    """A flag in args should be a flag of the project's trainer: a field of Config, or of its --strategy's Flags."""
     for pool in job.pools if context.project.flags else ():
         _, strategy = flag_of(pool, "strategy", context)
         for flag in _flags(pool, context):
@@ -121,7 +122,7 @@ def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
     takers = project.takers.get(name, ())
     if takers and strategy in {*project.values["strategy"]} - {*takers}:
         fault = f"{_spelled(flag.name)} is for {', '.join(takers)}, not for --strategy {strategy}"
-        yield Finding(flag.place, fault, "leave it out, or choose one of these strategies")
+        yield Finding(flag.place, fault, "remove the flag, or choose one of these strategies")
     if not {name, flag.name} & {*project.flags, "help"}:
         fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
         yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, project.flags)))
@@ -129,29 +130,29 @@ def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
 
 @rule_of_flags("flag-value", "warning", "documented", "trainer")
 def flags_valid(job: Job, context: RuleContext) -> Findings:
-    """A flag has a value that its field of Config takes: a number, one of its choices, or none where it is a switch."""
+    """A flag's value should be one that its field in Config accepts: a number, a choice, or no value for a switch."""
     for flag in (flag for pool in job.training_pools for flag in _flags(pool, context)):
         if not REFERENCE.search(flag.value) and (wrong := why_refused(flag.name, flag.value, context.project)):
             yield Finding(flag.place, *wrong)
 
 
 def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | None:
-    """Fault and cure of a flag with a value that the trainer does not take; None where it takes it, or is unknown."""
+    """Return the fault and the cure for a flag value that the trainer rejects, or None if it isn't known to do so."""
     name = name.replace("-", "_")
     taken, flag = project.values.get(name, ()), _spelled(name)
     if taken == BOOLEAN:
         is_alone = not value or value.startswith("--")  # the next flag
-        wrong = f'{flag} is "{value}", and takes no value', f"write {flag}, or {_spelled(f'no_{name}')}, alone"
+        wrong = f'{flag} has the value "{value}", but takes none', f"write only {flag} or {_spelled(f'no_{name}')}"
         return None if is_alone else wrong
     if not taken or any(_fits(value, one) for one in taken):
         return None
     named = " or ".join(NUMBERS[one][1] if one in NUMBERS else one for one in taken)
     cure = f"write {named}" if NUMBERS.keys() & {*taken} else did_you_mean(value, taken)
-    return f'{flag} is "{value}", which {FLAGS} does not take', cure
+    return f'{flag} is "{value}", which {FLAGS} doesn\'t accept', cure
 
 
 def _fits(value: str, taken: str) -> bool:
-    """Whether a value is that choice, or a number of that kind as Python reads it, which the trainer does, too."""
+    """Return whether a value is this choice, or a number of this kind as Python, and thus the trainer, parses it."""
     if taken not in NUMBERS:
         return value == taken
     with contextlib.suppress(ValueError):
@@ -161,31 +162,36 @@ def _fits(value: str, taken: str) -> bool:
 
 @rule("flag-compile", "warning", "documented", "dockerfile")
 def compiler_there(job: Job, context: RuleContext) -> Findings:
-    """An image that is told to --compile has a compiler: its Dockerfile says ARG COMPILE=1.
-    Otherwise: Every replica ends at once: kernels are compiled on the machine that trains."""
+    """If a job sets --compile, its image should contain a compiler: the Dockerfile should contain ARG COMPILE=1.
+    Otherwise: Every replica fails immediately, because kernels are compiled on the machine that trains."""
     for pool in job.training_pools if NO_COMPILER.search(context.project.dockerfile) else ():
         for flag in _flags(pool, context):
             if flag.name == "compile" and is_ours(context, image_of(pool)):
-                fault = "by the Dockerfile here the image has no compiler, unless --build-arg=COMPILE=1 built it"
-                yield Finding(flag.place, fault, "write ARG COMPILE=1 there and build it again, or leave out --compile")
+                fault = "the image has no compiler, unless it was built with --build-arg=COMPILE=1"
+                yield Finding(
+                    flag.place,
+                    fault,
+                    "write ARG COMPILE=1 in the Dockerfile and rebuild the image, or remove --compile",
+                )
 
 
 @rule("flags-differ", "error", "documented", "trainer")
 def flags_alike(job: Job, context: RuleContext) -> Findings:
-    """All replicas that train have the same flags that decide samples or updates: pools 0 and 1 have the same args.
-    Otherwise: Every replica ends at the roll call, before the first step."""
+    """Pools 0 and 1 must have the same values for all flags that affect the samples or the parameter updates.
+    Otherwise: Every replica exits at the roll call, before the first step."""
     return _unlike(job, context, compared=True)
 
 
 @rule("flags-vary", "warning", "documented", "trainer")
 def other_flags_alike(job: Job, context: RuleContext) -> Findings:
-    """Pools 0 and 1 also have the same flags that the roll call doesn't compare, such as --data and the timeouts.
-    Otherwise: The job ends before the first step if the replicas see different samples; other flags change waits."""
+    """Pools 0 and 1 should also agree on flags that the roll call doesn't compare, such as --data and the timeouts.
+    Otherwise: The job fails before the first step if the replicas see different samples. Other flags change only how
+    long replicas wait."""
     return _unlike(job, context, compared=False)
 
 
 def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
-    """Yield the flags whose values differ between training pools: those that the roll call compares, or the others."""
+    """Yield the flags whose values differ between training pools: flags that the roll call compares, or all others."""
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
         missing, given = Flag(second.at(second.task, "args"), "", "missing"), here | there
@@ -195,12 +201,12 @@ def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
             is_compared = "anyway" not in given and name not in UNCOMPARED and None not in values
             alike = (flag.value or "set") == other or (len(values) == 1 and None not in values)
             if is_compared == compared and not alike:
-                fault = f"{_spelled(name)} is {flag.value or 'set'} here and {other} in pool {first.index}"
-                yield Finding(flag.place, fault, "give both pools the same flags")
+                fault = f"{_spelled(name)} is {flag.value or 'set'} in this pool, but {other} in pool {first.index}"
+                yield Finding(flag.place, fault, "set the same flags in both pools")
 
 
 def _value(name: str, flags: Mapping[str, Flag], context: RuleContext) -> object:
-    """The value that the trainer takes from a pool's flags or from its defaults; None if it isn't known."""
+    """Return the value that the trainer gets from a pool's flags or from its defaults, or None if it is unknown."""
     default = context.project.flags.get(name)
     if context.project.values.get(name) == BOOLEAN:
         return name in flags or bool(default)
@@ -212,65 +218,66 @@ def _value(name: str, flags: Mapping[str, Flag], context: RuleContext) -> object
 
 @rule("batch-small", "warning", "documented", "trainer")
 def batch_for_all(job: Job, context: RuleContext) -> Findings:
-    """The global batch has at least one sample for each GPU of pools 0 and 1.
-    Otherwise: Every replica ends at once: some would have no sample."""
+    """The global batch should have at least one sample for each GPU in pools 0 and 1.
+    Otherwise: Every replica fails immediately, because some GPUs would have no sample."""
     place, batch, world, default = _batch(job, context)
     if 0 < batch < world:
-        fault = f"a global batch of {batch} leaves some of {world} GPUs without a sample{default}"
+        fault = f"a global batch of {batch} is too small for {world} GPUs{default}"
         yield Finding(place, fault, f"use {world} or more")
 
 
 @rule("batch-uneven", "warning", "documented", "trainer")
 def batch_even(job: Job, context: RuleContext) -> Findings:
-    """The global batch is a multiple of the number of GPUs in pools 0 and 1.
-    Otherwise: The job runs; in every step some GPUs wait for those that have one sample more."""
+    """The global batch should be a multiple of the number of GPUs in pools 0 and 1.
+    Otherwise: The job runs, but in every step some GPUs wait for GPUs that have one more sample."""
     place, batch, world, default = _batch(job, context)
     if batch > world and batch % world:
         lower = batch // world * world
-        fault = f"a global batch of {batch} does not divide among {world} GPUs{default}"
+        fault = f"a global batch of {batch} can't be divided evenly among {world} GPUs{default}"
         yield Finding(place, fault, f"use {lower} or {lower + world}")
 
 
 def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
-    """The place of the chief's global batch, the batch, 0 if it is unknown or several GPUs compute one model, the GPUs
-    that share it, and words for a batch that the job does not name.
+    """Return the place of the chief's global batch, its size, the number of GPUs that share it, and a note.
+
+    The size is 0 if it is unknown or if several GPUs hold one model. The note explains a default batch size.
     """
-    served = any(pool.serves for pool in job.pools)  # then the chief takes no part of the batch
+    served = any(pool.serves for pool in job.pools)  # then the chief gets no part of the batch
     sharing = [pool for pool in job.training_pools if not (served and pool.index == CHIEF)]
     world = sum(pool.replica_count * max(pool.accelerator_count, 1) for pool in sharing)
-    # Without a replica, or with fewer than none, nothing can be divided; `has_replicas` reports that.
+    # A batch can't be divided if a replica count is 0 or negative; `has_replicas` reports that.
     counted = bool(sharing) and all(pool.replica_count > 0 for pool in sharing)
     if job.chief is None or not (counted and runs_trainer(job.chief, context)):
         return "", 0, world, ""
     (place, batch), (_, strategy) = (flag_of(job.chief, name, context) for name in ("global_batch", "strategy"))
     each_a_model = strategy not in ("pipeline", "tensor", "model_parallel")
     known = each_a_model and re.fullmatch("[0-9]{1,18}", batch)
-    default = f", and is the default in {FLAGS}" if place.endswith("args") else ""
+    default = f", and {batch} is the default in {FLAGS}" if place.endswith("args") else ""
     return place, int(batch) if known else 0, world, default
 
 
 @rule_of_pool("evaluator-count", "warning", "documented", "trainer")
 def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
-    """A pool 3 that runs the trainer has one replica: one evaluator scores all checkpoints.
-    Otherwise: All evaluators but the first end at once with an error, and fail the job."""
+    """If pool 3 runs the trainer, it should have one replica, because one evaluator evaluates all checkpoints.
+    Otherwise: All evaluators but the first exit immediately with an error, and the job fails."""
     if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
-        fault = f"is {pool.replica_count}, and one evaluator scores all checkpoints"
+        fault = f"{pool.replica_count} evaluators aren't supported: one evaluator evaluates all checkpoints"
         yield Finding("replicaCount", fault, "set it to 1")
 
 
 @rule("evaluator-program", "error", "documented", "trainer")
 def evaluator_scores(job: Job, context: RuleContext) -> Findings:
-    """A pool 3 that runs the trainer runs its evaluator, trainer.evaluator: trainer.task trains in pools 0 and 1 alone.
-    Otherwise: The replica ends at once with an error, and fails the job."""
+    """If pool 3 runs the trainer, it must run trainer.evaluator, because trainer.task only trains in pools 0 and 1.
+    Otherwise: The replica exits immediately with an error, and the job fails."""
     for pool in job.pools:
         if pool.index == EVALUATORS and runs_trainer(pool, context) and context.project.text(SCORES):
             package = (pool.at("pythonPackageSpec.pythonModule"), pool.spec.python_package_spec.python_module)
             for place in (place for place, word in (package, *words(pool, context)) if word == TRAINER):
-                yield Finding(place, f"{TRAINER} does not score checkpoints", f"run {EVALUATOR} in pool 3")
+                yield Finding(place, f"{TRAINER} doesn't evaluate checkpoints", f"run {EVALUATOR} in pool 3")
 
 
 def statements(path: Path) -> list[ast.stmt]:
-    """Return the statements of a file of Python; none if it cannot be read."""
+    """Return the statements of a Python file; none if the file can't be read."""
     return _parsed(text(path))
 
 
@@ -282,9 +289,9 @@ def _parsed(code: str) -> list[ast.stmt]:
 
 
 def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
-    """The fields of a class and its bases; read, not imported, as the trainer's libraries need not be on a laptop.
+    """Return the fields of a class and its bases. The class isn't imported, because that would require a framework.
 
-    Raises LookupError where the class, or one of its bases, stands in no file that can be read.
+    Raises LookupError if the class or one of its bases isn't in a file that can be read.
     """
     body = statements(folder / file)
     imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
@@ -292,14 +299,14 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
     modules = {imported: f"{module.replace('.', '/')}/{imported}.py" for module, imported in imports if module}
     found = {one.name: one for one in body if isinstance(one, ast.ClassDef)}[name]
     fields: dict[str, ast.AnnAssign] = {}
-    for base in map(ast.unparse, reversed(found.bases)):  # of two that have a field, the first counts
+    for base in map(ast.unparse, reversed(found.bases)):  # the field of the first base applies
         module, _, base = base.rpartition(".")
         fields |= _fields(folder, modules[module] if module else files.get(base, file), base)
     return fields | {ast.unparse(one.target): one for one in found.body if isinstance(one, ast.AnnAssign)}
 
 
 def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str, dict[str, ast.AnnAssign]]:
-    """The fields of each strategy's flags. Raises LookupError as `_fields` does."""
+    """Return the fields of each strategy's flags. Raises LookupError if `_fields` does."""
     common = f"{STRATEGIES}/strategy.py"
     core = core | (_fields(folder, common, COMMON) if text(folder / common) else {})
     files = _strategies(folder / STRATEGIES)
@@ -310,7 +317,7 @@ def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str,
 
 
 def _metrics(folder: Path) -> tuple[str, ...]:
-    """The names in the dictionaries that metrics() returns, and the loss; none if the code computes them."""
+    """Return the keys of the dictionaries that metrics() returns, and the loss; none if the keys aren't literals."""
     functions = [one for one in statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
     nodes = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
     returned = [node.value for node in nodes if isinstance(node, ast.Return)]
@@ -320,7 +327,7 @@ def _metrics(folder: Path) -> tuple[str, ...]:
 
 
 def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
-    """The values of a field: the name of a kind of number, or its choices, with None if that is one; else ()."""
+    """Return the values that a field accepts: a number type, bool or its choices, possibly with None; () if unknown."""
     match annotation:
         case ast.Name(id=name) if name in (*NUMBERS, *BOOLEAN):
             return (name,)
@@ -335,7 +342,7 @@ def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
 
 
 def _strategies(folder: Path) -> dict[str, Path]:
-    """Each strategy's file."""
+    """Return the file of each strategy."""
     files = {
         one.name: folder / one.name / "__init__.py" if one.ispkg else folder / f"{one.name}.py"
         for one in pkgutil.iter_modules([str(folder)])

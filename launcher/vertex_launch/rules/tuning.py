@@ -1,4 +1,4 @@
-"""Hyperparameter tuning: the search, and what it asks of the trials' own job."""
+"""Rules for hyperparameter tuning jobs and for the job of their trials."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -30,33 +30,33 @@ STUDY_RULES = (
 
 @rule_of_search("search-name", "error", "documented", "api-types")
 def search_named(job: TuningJob, context: RuleContext) -> Findings:
-    """A search's displayName has at most 128 characters; without one, it is called as its file."""
+    """A tuning job's displayName can have at most 128 characters. Without one, the job is named after its file."""
     if job.spec.display_name:
         yield from labels.name_findings(job.spec.display_name)
 
 
 @rule_of_search("label", "error", "documented", "labels")
 def labels_right(job: TuningJob, context: RuleContext) -> Findings:
-    """A search has at most 64 labels, of small letters, digits, - and _; keys begin with a letter or a digit."""
+    """A tuning job can have at most 64 labels of lower-case letters, digits, - and _. Keys can't begin with - or _."""
     yield from labels.of_all(job.spec.labels)
 
 
 @rule_of_search("metric-unknown", "warning", "inferred", "trainer")
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
-    """A metric is the loss, or one that metrics() of the project's model.py returns.
-    Otherwise: Every trial ends as infeasible, without a measurement, unless other code of the trainer reports it."""
+    """A metric should be the loss, or a metric that metrics() in the project's model.py returns.
+    Otherwise: Every trial becomes infeasible without a measurement, unless other trainer code reports the metric."""
     names = context.project.metrics if runs_trainer(job.trial_job.chief, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
-            cure = f"use {' or '.join(names)}, or return it with the others from metrics() in {MODEL}"
-            fault = f'is "{metric.metric_id}", which the trainer does not report'
+            cure = f"use {' or '.join(names)}, or return the metric from metrics() in {MODEL}"
+            fault = f'the trainer doesn\'t report the metric "{metric.metric_id}"'
             yield Finding(f"studySpec.metrics[{index}].metricId", fault, cure)
 
 
 @rule_of_search("parameter-unknown", "warning", "documented", "trainer")
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
-    """A parameter is a flag of the project's trainer: a field of Config.
-    Otherwise: Every trial fails at once, with a usage message."""
+    """A parameter should be a flag of the project's trainer: a field of Config.
+    Otherwise: Every trial fails immediately with a usage message."""
     fields = context.project.flags if runs_trainer(job.trial_job.chief, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
@@ -65,8 +65,8 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("parameter-value", "warning", "documented", "trainer")
 def values_fit(job: TuningJob, context: RuleContext) -> Findings:
-    """A parameter has values that its flag takes, a field of Config: whole numbers, or its choices.
-    Otherwise: The trials that are given another value fail at once, with a usage message."""
+    """A parameter should have values that its flag accepts, such as whole numbers or choices.
+    Otherwise: The trials with other values fail immediately with a usage message."""
     taken = context.project.values if runs_trainer(job.trial_job.chief, context) else {}
     for place, name, values in study_validation.tried(job.spec.study_spec) if taken else ():
         if wrong := next(filter(None, (why_refused(name, value, context.project) for value in values)), None):
@@ -75,10 +75,13 @@ def values_fit(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
 def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
-    """A trial's flags reach its program behind -c: a shell's script hands them on as "$@", with a word that becomes $0.
-    Otherwise: Every trial trains the defaults, and succeeds."""
+    """A script that a shell runs with -c should pass on a trial's flags as "$@". After the script, there should be a
+    word for $0.
+    Otherwise: Every trial trains with the defaults and succeeds."""
     programs = [words(pool, context) for pool in reversed(argument_pools(job.trial_job))]
-    first = {tuple(word for _, word in program): program for program in programs}  # two pools with one are one finding
+    first = {
+        tuple(word for _, word in program): program for program in programs
+    }  # one finding for pools with the same program
     for text in filter(None, map(shells.inline, reversed(first.values()))):
         if found := shells.lost(text):
             yield Finding(f"trialJobSpec.{text.place}", *found)
@@ -86,29 +89,29 @@ def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("trial-parallel", "warning", "documented", "hyperparameter-tuning")
 def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
-    """Fewer trials run at once than there are in all, so that later ones learn from earlier ones.
-    Otherwise: The search is a random one: every trial starts before another has ended."""
+    """Fewer trials should run in parallel than in total, so that later trials learn from earlier ones.
+    Otherwise: The tuning job is a random search, because every trial starts before another one has ended."""
     most, parallel = job.spec.max_trial_count, job.spec.parallel_trial_count
     learns = job.spec.study_spec.algorithm == StudySpec.Algorithm.ALGORITHM_UNSPECIFIED
     if learns and 1 < most <= parallel:
-        fault = f"is {parallel} for {most} trials, so none learns from another"
+        fault = f"{parallel} parallel trials, of {most} trials in total, can't learn from each other"
         yield Finding("parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH")
 
 
 @rule_of_search("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
-    """Only the chief of a trial with several replicas reports metrics; our trainer does so, other programs must, too.
-    Otherwise: The trial's measurement is the chief's; what other replicas report is lost, or mistaken for it."""
+    """Only the chief of a trial with several replicas should report metrics, as in the project's trainer.
+    Otherwise: Vertex AI ignores the other replicas' metrics, or mistakes them for the chief's metrics."""
     count = sum(pool.replica_count for pool in job.trial_job.training_pools)
     if count > 1 and not runs_trainer(job.trial_job.chief, context):
-        fault = f"has {count} replicas, and only what the chief reports counts"
-        yield Finding("trialJobSpec.workerPoolSpecs", fault, "let the others report nothing, or keep one replica")
+        fault = f"this trial has {count} replicas, but only the chief's metrics count"
+        yield Finding("trialJobSpec.workerPoolSpecs", fault, "report metrics only from the chief, or keep one replica")
 
 
 @rule_of_search("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
 def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
-    """Trials have no reducers: the search hands its parameters to every pool, and reducers take no args.
-    Otherwise: The reducers of every trial may be started with its flags, which they do not know, and fail."""
+    """Trials should have no reducers, because every pool receives the parameters and reducers accept no args.
+    Otherwise: The reducers of every trial may receive its flags, which they don't know, and fail."""
     for pool in job.trial_job.reducers:
-        fault = "may be given the trial's flags, which reducers do not take"
-        yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 while you search")
+        fault = "the reducers may receive the trial's flags, which they don't accept"
+        yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 from the trials")
