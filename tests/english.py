@@ -70,7 +70,9 @@ def checked() -> Iterator[tuple[Path, str]]:
     """Yield each sentence with its file."""
     for page in sorted(path for pattern in PAGES for path in ROOT.glob(pattern) if path.name not in GENERATED):
         yield from ((page, sentence) for sentence in of_page(page.read_text(encoding="utf-8")))
-    for program in sorted(path for folder in PROGRAMS for path in folder.rglob("*.py") if "tests" not in path.parts[-2]):
+    for program in sorted(
+        path for folder in PROGRAMS for path in folder.rglob("*.py") if "tests" not in path.parts[-2]
+    ):
         yield from ((program, sentence) for sentence in of_program(program.read_text(encoding="utf-8")))
 
 

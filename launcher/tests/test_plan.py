@@ -664,7 +664,9 @@ def test_what_the_image_says_counts_before_the_job_has_reducers(
     name = write(tmp_path, edited({P2: GONE})).name
     assert "Yes: 13 x n1-highcpu-16 shorten" in launch(name, *GIVEN, folder=tmp_path).stdout
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert "No: according to the local image, NCCL can't find the plug-in" in launch(name, *GIVEN, folder=tmp_path).stdout
+    assert (
+        "No: according to the local image, NCCL can't find the plug-in" in launch(name, *GIVEN, folder=tmp_path).stdout
+    )
 
 
 def test_a_plan_is_one_json_document(folder: Path) -> None:
