@@ -233,7 +233,7 @@ def test_a_mistyped_region_is_answered_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_question_is_refused_and_answered_with_the_nearest(tmp_path: Path) -> None:
-    baked = bake(tmp_path, framwork="tensorflow", description="a=b", colour="red")
+    baked = bake(tmp_path, framwork="tensorflow", description="a=b", color="red")
     assert (baked.status, baked.stderr) == (
         1,
         "framwork: isn't a question of this template; did you mean framework=tensorflow?\n",

@@ -1,4 +1,4 @@
-"""For every rule a job that trips it alone, and a neighbour, as near as can be, that trips none."""
+"""For every rule a job that trips it alone, and a neighbor, as near as can be, that trips none."""
 
 import atexit
 import fcntl

@@ -118,11 +118,11 @@ def test_google_builds_the_image_where_there_is_no_engine(folder: Path) -> None:
     assert line == "builds submit --project=p --config=.vertex/cloudbuild.json ."
     config = json.loads((folder / ".vertex/cloudbuild.json").read_text())
     assert config["images"] == ["registry:5000/team/trainer:1-cpu"]
-    built, labelled = (step["args"] for step in config["steps"])
+    built, labeled = (step["args"] for step in config["steps"])
     assert "--build-arg=REQUIREMENTS=cpu.txt" in built
     docker = recorded(folder, "docker", 'test "$1" = build || printf -- "--label=a=b c\\n--label=d=e\\n"')
     subprocess.run(
-        ["bash", "-c", labelled[1].replace("$$", "$")], env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin"}, check=True
+        ["bash", "-c", labeled[1].replace("$$", "$")], env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin"}, check=True
     )
     run, _, build = docker.read_text().partition("\nbuild ")
     assert run.startswith("run --rm --network=none --entrypoint=sh ")

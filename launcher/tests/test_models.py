@@ -241,7 +241,7 @@ def test_a_model_is_updated_in_all_versions_and_a_version_alone(vertex: Service)
         ("@1", "displayName", {"displayName": "x"}, "a version's displayName can't change; use versionDescription"),
         ("", "versionDescription", {}, "a model's versionDescription can't change; use displayName"),
         ("", "artifactUri", {}, "a model's artifactUri can't change"),
-        ("", "colour", {}, 'updateMask: "colour" isn\'t a field of'),
+        ("", "color", {}, 'updateMask: "color" isn\'t a field of'),
         ("", "displayName", {}, "displayName: is missing"),
         ("", "labels", {"labels": {"Team": "x"}}, "labels"),
     ],

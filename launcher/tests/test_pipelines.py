@@ -249,7 +249,7 @@ def refusal(service: Service, message: TrainingPipeline) -> dict[str, str]:
 
 
 def test_every_fault_of_the_inputs_is_refused_with_its_place(service: Service) -> None:
-    wrong = inputs("x", colour="red")
+    wrong = inputs("x", color="red")
     wrong["worker_pool_specs"][0]["container_spec"]["args"] = ["--epochs", 50.0]
     wrong["worker_pool_specs"][0]["replica_count"] = 1.5
     faults = refusal(service, pipeline(training_task_inputs=wrong))
@@ -258,7 +258,7 @@ def test_every_fault_of_the_inputs_is_refused_with_its_place(service: Service) -
         "trainingTaskInputs.workerPoolSpecs[0].containerSpec.args[1]",
         "trainingTaskInputs.workerPoolSpecs[0].replicaCount",
     ]
-    assert '"colour"' in faults["trainingTaskInputs"]
+    assert '"color"' in faults["trainingTaskInputs"]
 
 
 def test_the_rules_for_jobs_are_those_for_the_job_of_a_pipeline(service: Service) -> None:

@@ -248,7 +248,7 @@ def test_a_run_finds_what_the_one_before_saved(project: Path) -> None:
     assert (continues in first, continues in second) == (False, True)
 
 
-def neighbours(project: Path) -> list[Path]:
+def neighbors(project: Path) -> list[Path]:
     """Files all around the output folder gs://b/run, none of them in it."""
     buckets = project / ".vertex/gcs"
     paths = [buckets / "b/data", buckets / "b/running/x", buckets / "c/run/x", project / ".vertex/x", project / "run"]
@@ -259,7 +259,7 @@ def neighbours(project: Path) -> list[Path]:
 
 
 def test_fresh_empties_the_output_folder_and_nothing_else(project: Path) -> None:
-    left = neighbours(project)
+    left = neighbors(project)
     (project / ".vertex/gcs/b/run/old").mkdir(parents=True)
     assert launch(project, "run", write(project, pool("")), "--fresh").returncode == 0
     assert not (project / ".vertex/gcs/b/run").exists()
@@ -276,7 +276,7 @@ def custom_job(path: Path) -> spec.Job:
 def test_fresh_never_empties_a_whole_bucket_which_may_be_the_output_folder_all_the_same(
     project: Path, output: str
 ) -> None:
-    left = neighbours(project)
+    left = neighbors(project)
     job, state_dir = custom_job(project / write(project, pool(HELLO), output=output)), StateDir(project / ".vertex")
     with pytest.raises(FaultError, match="outputUriPrefix: is an entire bucket, which --fresh never empties"):
         run_job.empty_output(job, state_dir)
@@ -286,7 +286,7 @@ def test_fresh_never_empties_a_whole_bucket_which_may_be_the_output_folder_all_t
 
 @pytest.mark.parametrize("folder", ["b/../../x", "b/run/../..", "..", "", "/", "//b/run", "b/./run", "b//run", "/tmp"])
 def test_an_output_folder_that_leaves_its_bucket_is_refused(project: Path, folder: str) -> None:
-    left = neighbours(project)
+    left = neighbors(project)
     job, state_dir = (
         custom_job(project / write(project, pool(SAVE), output=f"gs://{folder}")),
         StateDir(project / ".vertex"),

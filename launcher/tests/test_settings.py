@@ -17,7 +17,7 @@ image = "us-central1-docker.pkg.dev/demo/training/trainer:1"
 # What is wrong, the file, and words that its one sentence must hold.
 MALFORMED = [
     ("misspelt key", GOOD + 'regoin = "us-east1"', ['unknown key "regoin"', "did you mean region?"]),
-    ("strange key", GOOD + 'colour = "red"', ['unknown key "colour"', "use one of project, region"]),
+    ("strange key", GOOD + 'color = "red"', ['unknown key "color"', "use one of project, region"]),
     (
         "a table",
         GOOD + "[vertex]",
@@ -203,10 +203,10 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
 
 def test_faults_come_in_the_order_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
-    path.write_text("colour = 1\nbucket = 2\nproject = 3\n" + '[env]\n"a-b" = 4\n[commands]\n"a:1" = 5\n')
+    path.write_text("color = 1\nbucket = 2\nproject = 3\n" + '[env]\n"a-b" = 4\n[commands]\n"a:1" = 5\n')
     with pytest.raises(FaultError) as caught:
         load(path)
-    words = ("colour", "bucket: ", "project: ", '"a-b": must', '"a-b" is not', '"a:1"', "region", "image")
+    words = ("color", "bucket: ", "project: ", '"a-b": must', '"a-b" is not', '"a:1"', "region", "image")
     assert [word for word, line in zip(words, str(caught.value).splitlines(), strict=True) if word not in line] == []
 
 

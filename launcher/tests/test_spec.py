@@ -105,8 +105,8 @@ MALFORMED = [
     ("misspelt key", "workerPoolSpec: []", ['unknown key "workerPoolSpec"', "did you mean workerPoolSpecs?"]),
     (
         "strange key",
-        "colour: red",
-        ['unknown key "colour"', "use one of persistentResourceId, workerPoolSpecs"],
+        "color: red",
+        ['unknown key "color"', "use one of persistentResourceId, workerPoolSpecs"],
     ),
     ("number as key", "1: a", ['unknown key "1"']),
     (

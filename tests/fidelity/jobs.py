@@ -409,7 +409,7 @@ def nfs(vertex: Service) -> None:
 def labels(vertex: Service) -> None:
     """Label a job, in addition to the labels that init sets for all jobs."""
     aiplatform.init(project="p")
-    job = aiplatform.CustomJob("labelled", worker_pool_specs=[HELLO], labels={"team": "text", "env": "dev"})
+    job = aiplatform.CustomJob("labeled", worker_pool_specs=[HELLO], labels={"team": "text", "env": "dev"})
     job.submit()
     assert job.labels == {"team": "text", "env": "dev"}
 

@@ -228,4 +228,4 @@ def token(vertex: Service) -> None:
 def wrong_filter(vertex: Service) -> None:
     """Get an error for a filter without a field."""
     with pytest.raises(requests.HTTPError, match="400"):
-        rest(vertex, "GET", f"{V1}/customJobs", filter="colour=red")
+        rest(vertex, "GET", f"{V1}/customJobs", filter="color=red")

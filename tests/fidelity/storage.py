@@ -219,10 +219,10 @@ def custom_metadata(vertex: Service) -> None:
 @usage(f"{SAMPLES}, bucket labels")
 def bucket_labels(vertex: Service) -> None:
     """Label a bucket."""
-    made = bucket("labelled")
+    made = bucket("labeled")
     made.labels = {"team": "vision"}
     made.patch()
-    assert Client(project="p").get_bucket("labelled").labels == {"team": "vision"}
+    assert Client(project="p").get_bucket("labeled").labels == {"team": "vision"}
 
 
 @usage(f"{DOCS}: IAM for buckets, add-iam-policy-binding of 33 notebooks")

@@ -25,9 +25,11 @@ REQUEST_SECONDS = 30
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy can't reach this machine
 
 Action = Literal["preempt", "kill", "freeze", "late"]
-ACTIONS = """preempt simulates the loss of a SPOT machine: SIGTERM, the grace period, SIGKILL, and a restart of the job.
-kill stops a replica immediately, as if it ran out of memory. freeze pauses a replica for SECONDS, like a hung machine.
-late delays a replica's next start by SECONDS, as if machines were scarce."""
+ACTIONS = """
+- preempt simulates the loss of a SPOT machine: SIGTERM, the grace period, SIGKILL, and a restart of the job.
+- kill stops a replica immediately, as if it ran out of memory.
+- freeze pauses a replica for SECONDS, like a hung machine.
+- late delays a replica's next start by SECONDS, as if machines were scarce."""
 HOW = Group("Machine behavior")
 
 

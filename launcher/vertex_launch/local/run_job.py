@@ -26,7 +26,7 @@ from vertex_launch.local.running.prepare import prepare, size
 from vertex_launch.local.running.process import Show
 from vertex_launch.local.wire.wire import Wire
 
-COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
+COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
 OUT_OF_MEMORY = ". If you didn't kill it, the machine ran out of memory"
 
@@ -112,7 +112,7 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
     here, prefixes = f"{Path.cwd()}/", dict[str, str]()
     for index, replica in enumerate(replicas):
         with console.capture() as captured:
-            console.print(Text(f"[{replica.name}]", style=COLOURS[index % len(COLOURS)]), end="", soft_wrap=True)
+            console.print(Text(f"[{replica.name}]", style=COLORS[index % len(COLORS)]), end="", soft_wrap=True)
         prefixes[replica.name] = captured.get() + " " * (width - len(replica.name) - 1)
 
     def show(replica: Replica, line: str, severity: str) -> None:

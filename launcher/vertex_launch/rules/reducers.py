@@ -168,12 +168,12 @@ def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
     Dockerfile's LABEL lists it. Google's images for GPUs contain it, and other images aren't checked.
     Otherwise: NCCL doesn't find the reducers, which are billed without being used."""
     trainers = {pool.index for pool in _trainers(context, job)}
-    labelled = LABEL.search(context.project.dockerfile) or not context.project.dockerfile
+    labeled = LABEL.search(context.project.dockerfile) or not context.project.dockerfile
     for pool, image in containers.images(job) if job.reducers else ():
         prebuilt = prebuilt_name(context, image)
         if pool.index in trainers and prebuilt and "-gpu." not in prebuilt:
             yield Finding(image_at(pool), f"{prebuilt} has no reducer plug-in", "use an image for GPUs")
-        elif pool.index in trainers and containers.is_ours(context, image) and not labelled:
+        elif pool.index in trainers and containers.is_ours(context, image) and not labeled:
             fault = "the project's Dockerfile has no LABEL with google-reduction-server"
             yield Finding(image_at(pool), fault, "install that package and add the LABEL, or remove pool 2")
 

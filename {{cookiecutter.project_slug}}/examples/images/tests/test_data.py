@@ -9,7 +9,7 @@ from trainer.data import Sample
 from trainer.vertex.errors import TrainerError
 
 RANDOM = np.random.default_rng(0)
-GREY = Sample(np.full((200, 200, 1), 128, np.uint8), 7)
+GRAY = Sample(np.full((200, 200, 1), 128, np.uint8), 7)
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +61,11 @@ def test_a_batch_is_float_images_between_0_and_1_and_whole_labels(digits: dict[s
 @pytest.mark.parametrize("label", [-1, 10, 99])
 def test_a_label_that_is_no_class_is_named(label: int) -> None:
     with pytest.raises(TrainerError, match=rf"a label is {label}, but must be .* below --classes \(10\)"):
-        data.collate([GREY, GREY._replace(label=label)], Config())
+        data.collate([GRAY, GRAY._replace(label=label)], Config())
 
 
 def noisy(config: Config, seed: int = 0) -> Sample:
-    return data.augment(GREY, np.random.default_rng(seed), config)
+    return data.augment(GRAY, np.random.default_rng(seed), config)
 
 
 def test_noise_has_the_deviation_asked_for_and_leaves_the_label_alone() -> None:
@@ -83,7 +83,7 @@ def test_noise_follows_from_its_generator_alone() -> None:
 
 def test_unless_told_the_digits_have_noise_and_data_of_one_s_own_has_none() -> None:
     assert np.array_equal(noisy(Config()).image, noisy(Config(noise=0.1)).image)
-    assert noisy(Config(data="shards")) is noisy(Config(noise=0.0)) is GREY
+    assert noisy(Config(data="shards")) is noisy(Config(noise=0.0)) is GRAY
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,6 @@ def test_a_wrong_flag_is_one_phrase_that_names_it(config: Config, words: str) ->
 
 
 def test_what_is_shown_is_what_the_images_show_and_what_the_model_sees() -> None:
-    batch = data.collate([GREY, GREY._replace(label=3)], Config())
+    batch = data.collate([GRAY, GRAY._replace(label=3)], Config())
     shown = data.show(lambda inputs: np.eye(10)[[7] * len(inputs)], batch)
     assert shown == "held-out images show 7 3, and the model sees 7 7"

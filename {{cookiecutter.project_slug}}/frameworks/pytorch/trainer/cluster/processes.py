@@ -64,7 +64,7 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None
     count = mesh.size // len(cluster.nodes)
     if torch.backends.cuda.is_built() and not torch.cuda.is_available() and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(str(torch.version.cuda), driver.installed())}")
-    _set_defaults(cluster, neighbours=mesh.size if cluster.chief.is_local else count)
+    _set_defaults(cluster, neighbors=mesh.size if cluster.chief.is_local else count)
     agent = elastic_launch(_launch_config(cluster, count, timeout), run_process if callable(work) else sys.executable)
     children, heartbeat = Children(cluster.name, take_notice=callable(work)), Heartbeat(cluster)
     metrics.configure(children)
@@ -82,10 +82,10 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
 
 
-def _set_defaults(cluster: Cluster, neighbours: int) -> None:
-    """Set PyTorch's unset environment variables. `neighbours` is the number of processes on this machine."""
+def _set_defaults(cluster: Cluster, neighbors: int) -> None:
+    """Set PyTorch's unset environment variables. `neighbors` is the number of processes on this machine."""
     # By default, each process would start one thread per core, even if many processes share the cores.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbours, 1)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbors, 1)))
     # By default, gloo would look up the address of the host name, which might not be reachable.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to(cluster.chief))
     # The agent would log its own traceback for each failed process, and a line for SIGTERM. Instead, this program

@@ -18,7 +18,7 @@ def images(*shape: int) -> Batch:
     return Batch(np.zeros(shape, np.float32), np.zeros(shape[0], np.int64))
 
 
-def labelled(*labels: int) -> Batch:
+def labeled(*labels: int) -> Batch:
     return Batch(torch.zeros(len(labels), 8, 8, 1), torch.tensor(labels))
 
 
@@ -52,7 +52,7 @@ def logits(*answers: int) -> Tensor:
 
 
 def test_losses_and_metrics_are_one_number_per_sample() -> None:
-    batch = labelled(0, 1)
+    batch = labeled(0, 1)
     assert model.losses(logits(0, 2), batch).tolist() == pytest.approx([np.log(2), np.log(4)])
     assert {name: of_each.tolist() for name, of_each in model.metrics(logits(0, 2), batch).items()} == {
         "accuracy": [1, 0]
