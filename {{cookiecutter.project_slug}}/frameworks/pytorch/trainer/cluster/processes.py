@@ -40,7 +40,7 @@ from trainer.vertex import driver
 from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError, TrainerError, no_exit
 from trainer.vertex.log import say
 
-NEIGHBOUR_SECONDS = 3.0  # the agent checks its processes ten times a second
+NEIGHBOR_SECONDS = 3.0  # the agent checks its processes ten times a second
 # How gloo, in a plain RuntimeError, and NCCL report that a peer is gone or silent. Other messages may have a cause in
 # the program, such as sizes that differ between processes, or a GPU that two processes use.
 GLOO_LOST = re.compile(
@@ -207,7 +207,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
     sys.stdout.flush()
     if code == LostPeerError.exit_code and int(os.environ["LOCAL_WORLD_SIZE"]) > 1:
         signal.signal(stuck.ASK, signal.SIG_IGN)  # this process doesn't hang
-        time.sleep(NEIGHBOUR_SECONDS)  # the agent reports the process that exits first, which must be the failed one
+        time.sleep(NEIGHBOR_SECONDS)  # the agent reports the process that exits first, which must be the failed one
     os._exit(code)
 
 
