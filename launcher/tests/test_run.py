@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(project: Path)
     run = launch(project, "run", write(project, pool(HELLO)), "--state-dir", "/sys/vertex")
     assert run.returncode == 1
     assert re.fullmatch(
-        r"/sys/vertex: (Operation not permitted|Permission denied); work in .+", lines(run.stderr, "/")[0]
+        r"/sys/vertex: (Operation not permitted|Permission denied); use a folder .+", lines(run.stderr, "/")[0]
     )
 
 

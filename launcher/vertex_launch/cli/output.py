@@ -69,7 +69,7 @@ def warn_of_age(catalog: Catalog) -> None:
 
 @contextlib.contextmanager
 def interrupted(message: str) -> Iterator[None]:
-    """Print this message and exit if the user presses Ctrl-C, even at a prompt."""
+    """If the user presses Ctrl-C, even at a prompt, print this message and exit."""
     try:
         yield
     except (KeyboardInterrupt, EOFError):

@@ -65,7 +65,7 @@ def program_of(command: str) -> tuple[str, ...]:
 
 
 def request_of(path: Path) -> dict[str, Any]:
-    """Return the request in a file: {"instances": [...]} or only the list. Raises FaultError if it isn't valid."""
+    """Return the request in a file: {"instances": [...]} or only the list. Raises FaultError for other content."""
     try:
         content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
         json.dumps(content, allow_nan=False)  # Python accepts NaN, but other programs don't

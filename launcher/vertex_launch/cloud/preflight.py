@@ -141,7 +141,7 @@ def _image(name: str, service: Service) -> Image | None:
 
 
 def _labels(document: bytes, repository: str, service: Service) -> Resource:
-    """Return the labels of an image, or of an index's amd64 image. Raises TypeError or ValueError if it isn't valid."""
+    """Return the labels of an image, or of the amd64 image in an index. Raises TypeError or ValueError otherwise."""
     manifest = dict(json.loads(document))
     for entry in manifest.get("manifests", ()):
         if entry.get("platform", {}).get("architecture") == "amd64":

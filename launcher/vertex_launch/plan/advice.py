@@ -45,7 +45,7 @@ class Training:
         return price.usd if price else None
 
     def least_compute(self, communication: float) -> float:
-        """Return the compute seconds per step above which the machines are faster than one machine."""
+        """Return the compute time per step, in seconds, above which the machines are faster than one machine."""
         return communication / (pools.scale(self.pools) * SAME - (1 - OVERLAP))
 
 
@@ -105,7 +105,7 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
     if reduced > ring:
         yield (
             f"{sizing} aren't enough: the all-reduce takes {seconds(reduced)} with them and {wire} with a ring."
-            f" With {sizing.break_even:.1f} or more reducers, the all-reduce is as fast as a ring"
+            f" With {sizing.break_even:.1f} or more reducers, it is at least as fast as with a ring"
         )
     hops = 2 * (members - 1)
     if ring <= hops * HOP:  # the time of the hops, however little is sent

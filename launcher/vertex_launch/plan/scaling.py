@@ -45,7 +45,7 @@ class Curve:
 
     @property
     def knee(self) -> Point:
-        """The last point whose efficiency reaches KNEE. A single machine always reaches it."""
+        """The last point whose efficiency reaches KNEE. A single machine always reaches KNEE."""
         return [point for point in self.points if point.efficiency >= KNEE][-1]
 
 

@@ -10,7 +10,7 @@ DEEPEST = 100  # levels of lists and objects; protobuf accepts 100 levels in a f
 
 
 def loads(text: str | bytes, **hooks: Any) -> Any:
-    """Parse UTF-8 JSON with the hooks of `json.loads`. Raises ValueError if it isn't valid or is nested too deeply."""
+    """Parse UTF-8 JSON with the hooks of `json.loads`. Raises ValueError if the text isn't valid or too deep."""
     return shallow(lambda: json.loads(text.decode() if isinstance(text, bytes) else text, **hooks))
 
 
