@@ -406,7 +406,7 @@ CHILD = 'parameterSpec: {parameterId: "y", integerValueSpec: {minValue: 1, maxVa
 
 # A study, and all that is said about it: the place below studySpec and words of the sentence.
 FAULTS = [
-    (LOSS, "parameters", "nothing to tune"),
+    (LOSS, "parameters", "no parameter to tune"),
     (f"parameters: [{{{DOUBLE}}}]", "metrics", "no metric"),
     (f"metrics: [{{}}]\nparameters: [{{{DOUBLE}}}]", "metrics[0].metricId", "is missing"),
     (f"metrics: [{{metricId: my loss}}]\nparameters: [{{{DOUBLE}}}]", "metrics[0].metricId", "write my_loss"),
@@ -421,12 +421,12 @@ FAULTS = [
     (
         parameter("parameterId: x, doubleValueSpec: {minValue: 1, maxValue: 0.5}"),
         "parameters[0].doubleValueSpec",
-        "minValue 1 is above maxValue 0.5; exchange them",
+        "minValue 1 is above maxValue 0.5; swap the two",
     ),
     (
         parameter("parameterId: x, integerValueSpec: {minValue: 3, maxValue: 2}"),
         "parameters[0].integerValueSpec",
-        "exchange them",
+        "swap the two",
     ),
     (
         parameter("parameterId: x, doubleValueSpec: {maxValue: 1}, scaleType: UNIT_LOG_SCALE"),
@@ -443,7 +443,11 @@ FAULTS = [
         "parameters[0].integerValueSpec",
         "lose digits",
     ),
-    (parameter("parameterId: x, categoricalValueSpec: {}"), "parameters[0].categoricalValueSpec.values", "no value"),
+    (
+        parameter("parameterId: x, categoricalValueSpec: {}"),
+        "parameters[0].categoricalValueSpec.values",
+        "the list is empty",
+    ),
     (
         parameter("parameterId: x, categoricalValueSpec: {values: [a, b, a]}"),
         "parameters[0].categoricalValueSpec.values",
@@ -452,7 +456,7 @@ FAULTS = [
     (
         parameter("parameterId: x, discreteValueSpec: {values: [2, 1]}"),
         "parameters[0].discreteValueSpec.values",
-        "sort them",
+        "sort the values",
     ),
     (
         parameter(f"parameterId: x, discreteValueSpec: {{values: {[*range(1001)]}}}"),
@@ -467,7 +471,7 @@ FAULTS = [
     (
         f"{LOSS}parameters: [{{{DOUBLE}}}, {{{DOUBLE}}}]",
         "parameters[1].parameterId",
-        '"x" is the name of studySpec.parameters[0]',
+        'studySpec.parameters[0] is also called "x"',
     ),
     (
         parameter(f"{DOUBLE}, conditionalParameterSpecs: [{{{CHILD}, parentDiscreteValues: {{values: [1]}}}}]"),
@@ -482,7 +486,7 @@ FAULTS = [
     (
         parameter(f"{INTEGER}, conditionalParameterSpecs: [{{{CHILD}}}]"),
         "parameters[0].conditionalParameterSpecs[0]",
-        "write parentIntValues",
+        "add parentIntValues",
     ),
     (
         parameter(f"{INTEGER}, conditionalParameterSpecs: [{{{CHILD}, parentIntValues: {{values: [1, 10]}}}}]"),
@@ -495,7 +499,7 @@ FAULTS = [
             f"{{{CHILD}, parentIntValues: {{values: [1, 2]}}}}, {{{CHILD}, parentIntValues: {{values: [2, 3]}}}}]"
         ),
         "parameters[0].conditionalParameterSpecs[1].parameterSpec.parameterId",
-        '"y" is the name of studySpec.parameters[0].conditionalParameterSpecs[0]',
+        'studySpec.parameters[0].conditionalParameterSpecs[0].parameterSpec is also called "y"',
     ),
     (
         parameter(
@@ -503,7 +507,7 @@ FAULTS = [
             '{parentIntValues: {values: [1]}, parameterSpec: {parameterId: "y", categoricalValueSpec: {}}}]'
         ),
         "parameters[0].conditionalParameterSpecs[0].parameterSpec.categoricalValueSpec.values",
-        "no value",
+        "the list is empty",
     ),
     (
         parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {learningRateParameterName: x}",

@@ -156,7 +156,9 @@ def tensorboard_near(job: Job, context: RuleContext) -> Findings:
     """A TensorBoard must be in the same region as its job."""
     name, region = TENSORBOARD.fullmatch(job.spec.tensorboard), context.settings.region
     if name and region and name[1] != region:
-        yield Finding("tensorboard", f"{name[1]} isn't the job's region, {region}", f"use one in {region}")
+        yield Finding(
+            "tensorboard", f"the TensorBoard is in {name[1]}, but the job runs in {region}", f"use one in {region}"
+        )
 
 
 def _named(job: Job) -> Iterator[tuple[str, str, str]]:
