@@ -125,7 +125,7 @@ def beta(vertex: Service) -> None:
     assert rest(vertex, "GET", f"v1beta1/{name}")["displayName"] == "job"
 
 
-@usage(f"{DOCS}: MachineSpec, v1beta1", absent="v1beta1's own")
+@usage(f"{DOCS}: MachineSpec, v1beta1", absent="exists only in v1beta1")
 def beta_driver(vertex: Service) -> None:
     """Request a version of the GPU driver, which only v1beta1 supports."""
     wanted = json.loads(json.dumps(JOB))

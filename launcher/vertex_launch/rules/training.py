@@ -137,7 +137,7 @@ def flags_valid(job: Job, context: RuleContext) -> Findings:
 
 
 def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | None:
-    """Return the fault and the cure for a flag value that the trainer rejects, or None if it isn't known to do so."""
+    """Return the fault and the cure for a flag value that the trainer rejects, or None if it may accept the value."""
     name = name.replace("-", "_")
     taken, flag = project.values.get(name, ()), _spelled(name)
     if taken == BOOLEAN:
