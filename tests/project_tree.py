@@ -1,7 +1,7 @@
-"""Write the tree of a project into docs/project.md: python -m tests.project_tree PYTORCH_PROJECT TENSORFLOW_PROJECT.
+"""Write the tree of a project to docs/project.md: python -m tests.project_tree PYTORCH_PROJECT TENSORFLOW_PROJECT.
 
-The description of a file is the first sentence of its docstring or first comment. The page shows only the clauses that
-both frameworks have in common and that fit into a line.
+The description of a file is the first sentence of the file's docstring or first comment. The tree shows only the
+clauses that both frameworks have in common and that fit into a line.
 """
 
 import ast
@@ -16,7 +16,7 @@ PAGE, TEMPLATE = ROOT / "docs/project.md", ROOT / "{{cookiecutter.project_slug}}
 FRAMEWORKS = ("PyTorch", "TensorFlow")
 COLUMN, WIDEST = 30, 100  # characters
 ENVIRONMENTS = re.compile(r"__pycache__|[.]\w+_cache|[.](venv|nox|vertex|git)")
-# Descriptions of files and folders that don't contain one.
+# Descriptions of files and folders that don't contain a description.
 ROWS = {
     ".github/": "Configuration of GitHub",
     ".github/workflows/": "GitHub Actions workflows",
@@ -39,7 +39,7 @@ ROWS = {
 
 
 def tree(projects: Mapping[str, Path]) -> str:
-    """Return the tree of these projects; a line that applies to one framework only starts with its name."""
+    """Return the tree of these projects. If a line applies to only one framework, it starts with the framework's name."""
     purposes = {framework: dict(_purposes(project)) for framework, project in projects.items()}
     paths = {path for each in purposes.values() for path in each}
     folders = {path.parent for path in paths}
@@ -52,7 +52,7 @@ def tree(projects: Mapping[str, Path]) -> str:
 
 
 def _is_of_a_part(path: Path) -> bool:
-    """Return True if only parts contain this file or folder."""
+    """Return True if only optional parts of the template contain this file or folder."""
     places = [TEMPLATE, *TEMPLATE.glob("frameworks/*")]
     return not any((place / path).exists() for place in (*places, *TEMPLATE.glob("examples/*"))) and any(
         (place / "parts" / path).exists() for place in places
@@ -66,7 +66,7 @@ def page(text: str, projects: Mapping[str, Path]) -> str:
 
 
 def _purposes(project: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each file and folder with its description; a folder's description comes from its __init__.py."""
+    """Yield each file and folder with its description. The description of a folder comes from its __init__.py."""
     for path in project.rglob("*"):
         name = path.relative_to(project)
         if any(ENVIRONMENTS.fullmatch(part) for part in name.parts) or name.name == "__init__.py":
@@ -76,7 +76,7 @@ def _purposes(project: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _purpose(file: Path, name: str) -> str:
-    """Return the description of a file without the period; raises SystemExit if there is none."""
+    """Return the description of a file, without the period. Raises SystemExit if the file has no description."""
     if name in ROWS or (name.endswith("/") and not file.exists()):
         return ROWS.get(name, "")
     text = file.read_text(encoding="utf-8")
@@ -89,13 +89,13 @@ def _purpose(file: Path, name: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return the first comment without the lines that programs read."""
+    """Return the first comment of a file, without lines that only programs read."""
     found = re.match(r"(?:#!.*\n|# yaml-language-server.*\n)*((?:#.+\n)+)", text)
     return found[1].replace("#", "") if found else ""
 
 
 def _texts(purposes: Mapping[str, str | None]) -> list[str]:
-    """Return one text if the frameworks' descriptions start alike, otherwise one per framework that has the file."""
+    """Return the clauses that all frameworks' descriptions start with, or a text per framework if there are none."""
     clauses = [re.split("(?<=[:;,]) ", text) if text is not None else [] for text in purposes.values()]
     if alike := [one[0] for one in takewhile(lambda each: len({*each}) == 1, zip(*clauses, strict=False))]:
         return [_fitting(alike)]
@@ -103,7 +103,7 @@ def _texts(purposes: Mapping[str, str | None]) -> list[str]:
 
 
 def _fitting(clauses: list[str]) -> str:
-    """Return as many clauses as fit into a line, followed by dots if some are missing."""
+    """Return as many clauses as fit into a line. If some clauses don't fit, dots replace these clauses."""
     text, fewer = " ".join(clauses).rstrip(":;,"), clauses[:-1]
     while len(text) > WIDEST and fewer[1:]:
         text, fewer = " ".join((*fewer, "...")), fewer[:-1]
