@@ -14,9 +14,9 @@ from tests.kept import OUTER, Case, cases, tree
 PAGE = """\
 # Record of the proofs
 
-`nox -s proofs` generated this page on {day}, on a machine with {machine}, with {versions}.
-Each row of a table shows one test. *Passed* is the number of the test's cases that passed. In two processes,
-{cases} cases took {seconds:,.0f} seconds. Some of the template's tests run the trainers' tests, so the times of
+`nox -s proofs` generated this page on {day}, on {machine}, with {versions}.
+Each row of a table shows one test. *Passed* is the number of the test's cases that passed. All {cases} cases together
+took {seconds:,.0f} seconds in two processes. Some of the template's tests run the trainers' tests, so the times of
 the template's tests include the times of the trainers' tests.
 """
 LIBRARIES = {"torch": "PyTorch", "tensorflow_cpu": "TensorFlow", "google_cloud_aiplatform": "google-cloud-aiplatform"}
