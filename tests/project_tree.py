@@ -39,7 +39,7 @@ ROWS = {
 
 
 def tree(projects: Mapping[str, Path]) -> str:
-    """Return the tree of these projects. If a line applies to only one framework, it starts with the framework's name."""
+    """Return the tree of these projects. A line that applies to one framework only starts with its name."""
     purposes = {framework: dict(_purposes(project)) for framework, project in projects.items()}
     paths = {path for each in purposes.values() for path in each}
     folders = {path.parent for path in paths}

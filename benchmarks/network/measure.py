@@ -53,14 +53,14 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def of(arguments: argparse.Namespace) -> Iterator[Cell]:
-    """Yield the requested cells."""
+    """Yield the cells that the arguments request."""
     reducers = arguments.reducers if arguments.without_ring else [0, *arguments.reducers]
     for mbit, machines, count in itertools.product(arguments.mbit, arguments.machines, reducers):
         yield Cell(machines, count, mbit, arguments.mib, arguments.repetitions)
 
 
 def measure(cell: Cell, command: Sequence[str], environment: dict[str, str]) -> page.Row:
-    """Measure a cell in its own network, which exists as long as the process; raises SystemExit if this fails."""
+    """Measure a cell in a separate network, which exists as long as its process. Raises SystemExit if this fails."""
     sent, seconds = predict(cell)
     limit = 60 + 5 * cell.repetitions * seconds
     try:
@@ -78,7 +78,7 @@ def measure(cell: Cell, command: Sequence[str], environment: dict[str, str]) -> 
 
 
 def predict(cell: Cell) -> tuple[float, float]:
-    """Return the planner's prediction of bytes per machine and seconds, for machines with one GPU each."""
+    """Return the bytes per machine and the seconds that the planner predicts for machines with one GPU each."""
     gbps = cell.mbit / 1000
     machines = allreduce_cost.Machines(cell.machines, 1, gbps)
     if cell.reducers:

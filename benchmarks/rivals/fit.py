@@ -31,7 +31,7 @@ class Position(keras.layers.Layer):
 
 
 class Timer(keras.callbacks.Callback):
-    """Reports the time of so many steps, as the trainer does."""
+    """Reports the seconds per step every `every` steps, like the trainer."""
 
     def __init__(self, every: int) -> None:
         super().__init__()
