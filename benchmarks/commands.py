@@ -3,8 +3,8 @@
     python benchmarks/commands.py PROJECT
 
 Run this benchmark with the project's own Python. The benchmark measures `check` without imports on ten job files, some
-of which are the same. The benchmark measures `plan` as an entire command. The first `plan` starts the trainer, and
-later ones reuse the trainer's result.
+of which are the same. The benchmark measures `plan` as an entire command. The first run of
+`plan` starts the trainer, and later runs reuse the trainer's result.
 """
 
 import importlib

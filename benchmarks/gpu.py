@@ -103,7 +103,7 @@ class Run(NamedTuple):
 
 
 def loads(size: str, shards: Path) -> list[Load]:
-    """Return the loads with this model size. If the size is empty, return all loads except tiny."""
+    """Return the training loads with this model size. If the size is empty, return all loads except tiny loads."""
     if size == "tiny":
         return [Load(example, "tiny", 4, [], steps=7, every=1, save=2) for example in ("images", "text")]
     images = ["--data", str(shards), "--noise", "0", "--patch", str(PATCH)]

@@ -1,4 +1,4 @@
-"""Compare the memory and step time of each strategy of a PyTorch project with those of ddp.
+"""Compare the memory and step time of each strategy of a PyTorch project with the memory and step time of ddp.
 
     python benchmarks/strategies.py PROJECT [--page docs/strategies.md]
 

@@ -23,7 +23,7 @@ Process = subprocess.Popen[str]
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement of machines that sum vectors with reducers. Without reducers, the machines use a ring."""
+    """One measurement of machines that sum vectors with reducers or, without reducers, in a ring."""
 
     machines: int
     reducers: int
@@ -106,7 +106,7 @@ def repeat(workers: list[Process], names: list[str]) -> Seen:
 
 
 def tell(workers: list[Process]) -> None:
-    """Send a signal to all workers to continue."""
+    """Write a line to every worker, so that all workers continue."""
     for worker in workers:
         assert worker.stdin
         worker.stdin.write("\n")
@@ -114,7 +114,7 @@ def tell(workers: list[Process]) -> None:
 
 
 def line(process: Process) -> str:
-    """Return the next output line of a process. Raises RuntimeError if the process exited. Its output has the cause."""
+    """Return the next output line of a process. Raises RuntimeError if the process has exited."""
     assert process.stdout
     if not (text := process.stdout.readline()):
         raise RuntimeError("a process exited early")

@@ -1,4 +1,4 @@
-"""Draw the chart of measured and predicted times; requires matplotlib."""
+"""Draw the chart of measured and predicted times. Requires matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ MEASURED = {"linestyle": "none", "markeredgecolor": "black", "markersize": 6.5, 
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw a panel for each rate and number of machines. A panel shows seconds by number of reducers."""
+    """Draw a panel for each rate and number of machines. Each panel shows seconds by reducers."""
     rates = sorted({row.cell.mbit for row in rows})
     machines = sorted({row.cell.machines for row in rows})
     with matplotlib.rc_context(STYLE):

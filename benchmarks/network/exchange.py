@@ -3,9 +3,9 @@
     python exchange.py reducer NUMBER REDUCERS WORKERS LENGTH REPETITIONS
     python exchange.py worker RANK WORKERS LENGTH REPETITIONS ADDRESS...
 
-The vector is split into one part per reducer, and each part into chunks. Sums of early chunks return while later chunks
-are sent, so that a card sends and receives simultaneously. All processes know the order of chunks, so messages have no
-headers.
+The vector is split into one part per reducer, and each part is split into chunks. A worker receives the sums of early
+chunks while the worker sends later chunks, so that a card sends and receives simultaneously. All processes know the
+order of the chunks, so messages don't have headers.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Emulate hosts on one machine as network namespaces at one switch, each with a rate-limited network card.
 
-All hosts are in namespaces that exist only as long as one process (see `way`). The kernel therefore always cleans up,
-and the machine's own network and files don't change.
+All hosts are in namespaces that exist only as long as one process (see `way`). When this process exits, the kernel
+deletes the namespaces. The machine's own network and files don't change.
 """
 
 import shutil
@@ -69,7 +69,7 @@ def way(environment: Mapping[str, str]) -> tuple[str, ...]:
 def connect(count: int, mbit: int) -> list[Host]:
     """Create hosts at one switch. `mbit` limits the rate in each direction, including headers.
 
-    Call this function once, in a process that was started with the command of `way`.
+    Call `connect` only once, in a process that was started with the command that `way` returns.
     """
     hosts = [Host(f"host{number}", f"10.0.0.{number + 1}") for number in range(count)]
     run(["mount", "-t", "tmpfs", "run", "/run"])  # `ip netns` stores its names in /run, which is now private
@@ -102,7 +102,8 @@ def run(command: Sequence[str], *lines: str) -> None:
 def sent() -> dict[str, int]:
     """Return the number of bytes that each host has sent, keyed by name. The switch counts these bytes.
 
-    A frame that the card splits into packets counts with one header, so the result is close to the size of the data.
+    The switch counts only one header for a frame that the card splits into packets. Therefore the number of sent
+    bytes is close to the size of the data.
     """
     _, _, *lines = Path("/proc/net/dev").read_text().splitlines()
     return {name.strip(): int(numbers.split()[0]) for name, numbers in (line.split(":") for line in lines)}

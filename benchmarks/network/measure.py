@@ -4,10 +4,10 @@
     python benchmarks/network/measure.py --machines 3 --reducers 2 4 --mbit 200 --without-ring
     python benchmarks/network/measure.py --page launcher/docs/planner-proof.md
 
-This program isn't part of generated projects. It emulates hosts on one Linux machine. In these hosts, a ring
-(torch.distributed with gloo) and reducers (exchange.py) sum vectors through rate-limited network cards. It requires
-numpy, torch for the ring, matplotlib for the page, `ip` and `tc`, and root permissions or user namespaces. Leave the
-machine idle during the measurement.
+This benchmark isn't part of generated projects. The benchmark emulates hosts on one Linux machine. In these hosts, a
+ring (torch.distributed with gloo) and reducers (exchange.py) sum vectors through rate-limited network cards. The
+benchmark requires numpy, torch for the ring, matplotlib for the page, `ip` and `tc`, and root permissions or user
+namespaces. Don't run other programs on the machine during the measurement.
 """
 
 import argparse

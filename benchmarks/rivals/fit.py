@@ -1,7 +1,7 @@
-"""Rival: tf_keras `fit` with MultiWorkerMirroredStrategy, a model of the same shape and the same images.
+"""Rival of the trainer: tf_keras `fit` with MultiWorkerMirroredStrategy, a model of the same shape and the same images.
 
-This program imports only the images from the project, because other imports would load Keras 3. It therefore defines
-its own flags.
+This program imports only the images from the project, because other imports would load Keras 3. Therefore this program
+defines its own flags.
 """
 
 import argparse

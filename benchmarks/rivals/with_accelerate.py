@@ -1,4 +1,4 @@
-"""Rival: a loop with Hugging Face Accelerate, with the project's model and data."""
+"""Rival of the trainer: a loop with Hugging Face Accelerate, with the project's model and data."""
 
 import os
 import sys

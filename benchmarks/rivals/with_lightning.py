@@ -1,4 +1,4 @@
-"""Rival: a Lightning module and trainer, with the project's model and data."""
+"""Rival of the trainer: a Lightning module and trainer, with the project's model and data."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The rivals' model, samples, batches and schedule, which equal those of the trainer for the same flags."""
+"""The rivals' model, samples, batches and schedule, which match the trainer's for the same flags."""
 
 import contextlib
 import json
