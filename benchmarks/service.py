@@ -103,7 +103,7 @@ def main(project: Path) -> None:
         vertex.wait(name)
         seconds = time.perf_counter() - began
         started = (Path(folder) / ".vertex/jobs" / name.rpartition("/")[2] / "log.jsonl").read_text().count("started")
-        print(f"a job whose replicas sleep {NAP} s: {started} started, finished after {seconds:.1f} s", flush=True)
+        print(f"{started} replicas that sleep {NAP} s: the job finished after {seconds:.1f} s", flush=True)
         began = time.perf_counter()
         names = [vertex.create(name=f"queued-{i}") for i in range(QUEUED)]
         for name in names:

@@ -90,14 +90,18 @@ def predict(cell: Cell) -> tuple[float, float]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machines", type=int, nargs="+", default=[2, 3, 4, 5, 6], help="numbers of machines that sum")
+    parser.add_argument(
+        "--machines", type=int, nargs="+", default=[2, 3, 4, 5, 6], help="numbers of machines that sum vectors"
+    )
     parser.add_argument("--reducers", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
     parser.add_argument(
         "--mbit", type=int, nargs="+", default=[100, 200], help="Mbit/s of every network card in each direction"
     )
     parser.add_argument("--mib", type=int, default=8, help="MiB of one vector")
-    parser.add_argument("--repetitions", type=int, default=6, help="repetitions of each cell; the first isn't counted")
-    parser.add_argument("--without-ring", action="store_true", help="measure only reducers, which don't need torch")
+    parser.add_argument(
+        "--repetitions", type=int, default=6, help="repetitions of each cell, including the first, which isn't counted"
+    )
+    parser.add_argument("--without-ring", action="store_true", help="measure only reducers; this doesn't require torch")
     parser.add_argument("--page", type=Path, help="replace the table in this page, and the chart in the same folder")
     arguments = parser.parse_args()
     if (

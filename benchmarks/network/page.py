@@ -58,7 +58,7 @@ def texts(row: Row) -> list[str]:
 def too_far(rows: Sequence[Row]) -> list[str]:
     """Return a sentence for each row whose difference from the prediction exceeds the limit for the planner."""
     return [
-        f"out of bounds: {line(row)}; repeat it on an idle machine"
+        f"out of bounds: {line(row)}; repeat the measurement on an idle machine"
         for row in rows
         if abs(row.sent.error) > BYTES_APART or abs(row.seconds.error) > SECONDS_APART
     ]
