@@ -49,7 +49,7 @@ Tests of the trainer cover faults that `--fault` can't simulate:
 The tables have these columns:
 
 - *Named* is the replica in the line `Job failed: ...` or in the sentence after this line.
-- *Resumed* is the step from which the job resumed, after a restart or in the next run.
+- *Resumed* is the step that the job resumed from, after a restart or in the next run.
 - *Seconds* is the duration of the run with the fault. During the measurement, two cases ran simultaneously on shared
   cores.
 """
