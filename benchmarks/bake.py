@@ -1,4 +1,4 @@
-"""Measure the time to generate a default project: the median of ten commands.
+"""Measure the time to generate a project with the default answers. The result is the median of ten commands.
 
 python benchmarks/bake.py
 """
@@ -15,7 +15,7 @@ ROUNDS = 10
 
 
 def bake() -> float:
-    """Generate one project and return the seconds that it took."""
+    """Generate one project and return the duration in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         command = [sys.executable, "-m", "cookiecutter", "--no-input", "--output-dir", folder, str(ROOT)]
@@ -25,4 +25,4 @@ def bake() -> float:
 
 if __name__ == "__main__":
     seconds = [bake() for _ in range(ROUNDS)]
-    print(f"bake: {statistics.median(seconds):.2f} s (from {min(seconds):.2f} to {max(seconds):.2f})")
+    print(f"bake: {statistics.median(seconds):.2f} s ({min(seconds):.2f} s to {max(seconds):.2f} s)")

@@ -1,4 +1,4 @@
-"""Measure how fast one core verifies a checkpoint's checksums, with a file that is cached in memory.
+"""Measure how fast one core verifies the checksum of a checkpoint file that is cached in memory.
 
 python benchmarks/checksum.py PROJECT
 """
@@ -25,7 +25,7 @@ def main(project: Path) -> None:
 
 
 def measure(checksum: object, file: Path) -> float:
-    """Return GB per second of this process's CPU time, because other processes may use the cores."""
+    """Return GB per second of CPU time. CPU time excludes the time in which other processes use the cores."""
     assert callable(checksum)
     began = time.process_time()
     checksum(file)

@@ -2,8 +2,9 @@
 
     python benchmarks/commands.py PROJECT
 
-Run this program with the project's own Python. It measures `check` without its imports on ten files, some of which are
-the same. It measures `plan` as a whole command: first when `plan` starts the trainer, then when it reuses the result.
+Run this benchmark with the project's own Python. The benchmark measures `check` without imports on ten job files, some
+of which are the same. The benchmark measures `plan` as an entire command. The first run of
+`plan` starts the trainer, and later runs reuse the trainer's result.
 """
 
 import importlib
@@ -33,7 +34,7 @@ def main(project: Path) -> None:
 
 
 def check() -> None:
-    """Print the median of ten rounds and the time of the imports."""
+    """Print the median time of ten rounds, and the time of the imports."""
     began = time.perf_counter()
     for package in GOOGLES:
         importlib.import_module("vertex_launch.__main__").run_when_needed(package)
@@ -54,7 +55,7 @@ def check() -> None:
 
 
 def plan() -> None:
-    """Print the time of the first plan, and the median of five more plans."""
+    """Print the time of the first plan, and the median time of five more plans."""
     shutil.rmtree(REMEMBERED, ignore_errors=True)
 
     def seconds() -> float:

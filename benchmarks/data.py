@@ -1,9 +1,10 @@
-"""Measure samples per second and core: the trainer, bare Grain and PyTorch's DataLoader on the same shards.
+"""Measure how many samples per second one core reads with the trainer, bare Grain and PyTorch's DataLoader.
 
     python benchmarks/data.py PROJECT [--seconds 5] [--rounds 3]
 
-Run this program with the project's own Python on Linux. Each reader uses one core, reads the same images of 224 x 224
-pixels in random order and makes batches of 32. The last line compares the trainer's threads and processes on all cores.
+Run this benchmark with the project's own Python on Linux. Each reader uses one core, reads the same images of 224 x 224
+pixels in random order and creates batches of 32 images. The last line of the output compares the trainer's threads with
+the trainer's processes on all cores.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def main(project: Path, seconds: float, rounds: int) -> None:
 
 
 def rate(batches: Iterator[Any], seconds: float) -> float:
-    """Return samples per second after the first batches."""
+    """Return the number of samples per second, excluding the first batches."""
     for _ in islice(batches, 10):
         pass
     began, count = time.perf_counter(), 0
@@ -59,7 +60,7 @@ def trainer(processes: int) -> Callable[[Path], Iterator[Any]]:
 
 
 def collated(records: Any) -> tuple[Any, Any]:
-    """Return pixels and labels of these records."""
+    """Return the pixels and labels of these records as arrays."""
     numpy, data = importlib.import_module("numpy"), importlib.import_module("trainer.data")
     samples = [data.decode(record) for record in records]
     images = numpy.stack([sample.image for sample in samples]).astype(numpy.float32) / numpy.float32(255)

@@ -1,15 +1,16 @@
-"""Measure the trainer on the GPUs of this machine: MFU, speed, memory and the wait for a checkpoint.
+"""Measure the trainer's MFU, speed, memory and wait for a checkpoint on the GPUs of this machine.
 
     python benchmarks/gpu.py IMAGES TEXT [--page docs/gpu.md] [--size large]
 
-IMAGES and TEXT are PyTorch projects with the two examples. Run this program with a Python that has their requirements
-with CUDA. Models of 300 million and 1.2 billion parameters train on images of 224 x 224 pixels and on text of 1,024
-bytes, each with the flags in WAYS.
+IMAGES and TEXT are the folders of PyTorch projects with the examples `images` and `text`. Run this benchmark in an
+environment with the requirements of both projects and CUDA. The benchmark trains models of 300 million and 1.2 billion
+parameters on images of 224 x 224 pixels and on text of 1,024 bytes, with each set of flags in WAYS.
 
-Each row shows measurements next to forecasts from `trainer.describe`: the memory that `plan` computes, and the step
-time at 40 % MFU, which `plan` assumes. The wait for a checkpoint excludes the first checkpoint, for which the trainer
-pins memory. Each run is stopped after its last report, because its export would keep a CPU busy for minutes. If a run
-fails, its row contains the error. `--size tiny` is for a machine without a GPU and takes few steps.
+Each row of the table shows measurements and forecasts from `trainer.describe`. The forecasts are the memory that `plan`
+computes, and the step time at the MFU that `plan` assumes, 40 %. The wait for a checkpoint excludes the first
+checkpoint, because the trainer allocates pinned memory for the first checkpoint. The benchmark stops each run after its
+last report, because the model's export would keep a CPU busy for minutes. If a run fails, its row contains the error.
+`--size tiny` takes few steps and is intended for a machine without a GPU.
 """
 
 import argparse
@@ -74,11 +75,11 @@ class Load(NamedTuple):
 
 
 class RunError(Exception):
-    """The error of a run that ended before its last report; the text is the reason."""
+    """The error of a run that ended before its last report. The message contains the cause."""
 
 
 class Report(NamedTuple):
-    """A report of the trainer, and its time by time.monotonic."""
+    """A report of the trainer, and the time of the report according to time.monotonic."""
 
     at: float
     values: dict[str, Any]
@@ -89,20 +90,20 @@ class Report(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Reports of a run."""
+    """The reports of a run."""
 
     device: str
     gpus: int
     reports: list[Report]
 
     def median(self, name: str) -> float:
-        """Return the median of all reports except the first, which includes compilation; 0.0 without values."""
+        """Return the median of all reports except the first, which includes compilation. Return 0.0 without values."""
         told = [report.values[name] for report in self.reports[1:] if name in report.values]
         return float(statistics.median(told)) if told else 0.0
 
 
 def loads(size: str, shards: Path) -> list[Load]:
-    """Return the loads of this model size; an empty size selects all sizes except tiny."""
+    """Return the training loads with this model size. If the size is empty, return all loads except tiny loads."""
     if size == "tiny":
         return [Load(example, "tiny", 4, [], steps=7, every=1, save=2) for example in ("images", "text")]
     images = ["--data", str(shards), "--noise", "0", "--patch", str(PATCH)]
@@ -133,17 +134,17 @@ def main(projects: dict[str, Path], page: Path | None, size: str) -> None:
 
 
 def ways(size: str) -> dict[str, list[str]]:
-    """Return the flags of each variant; tiny runs leave out compilation, which takes a minute on a CPU."""
+    """Return the flags of each variant. Tiny runs skip compilation, because compilation takes a minute on a CPU."""
     return {name: flags for name, flags in WAYS.items() if size != "tiny" or "--compile" not in flags}
 
 
 def fitted(load: Load, flags: list[str]) -> Load:
-    """Shorten a run in float32, whose steps take seconds, to the steps that a checkpoint needs."""
+    """Shorten a run in float32 to the steps that a checkpoint requires, because steps in float32 take seconds."""
     return load._replace(steps=min(load.steps, 70), save=min(load.save, 20)) if "float32" in flags else load
 
 
 def measure(project: Path, load: Load, flags: list[str], aside: Path) -> tuple[str, list[str]]:
-    """Return the device, empty if the run failed, and the cells of the row."""
+    """Return the device and the cells of the row. If the run failed, the device is an empty string."""
     try:
         needs = describe(project, load, flags)
         run = train(project, load, flags, aside)
@@ -153,7 +154,7 @@ def measure(project: Path, load: Load, flags: list[str], aside: Path) -> tuple[s
 
 
 def write(page: Path | None, device: str, rows: str) -> None:
-    """Write the page with the rows measured so far."""
+    """Write the page with the rows that were measured so far."""
     if page:
         where = f"{device}, PyTorch {metadata.version('torch')}" if device else "No run has finished."
         head = "# On GPUs\n\n`nox -s bench-gpu`, which runs `benchmarks/gpu.py`, generates this page."
@@ -161,7 +162,7 @@ def write(page: Path | None, device: str, rows: str) -> None:
 
 
 def measured(load: Load, run: Run, forecast: float) -> list[str]:
-    """Return the cells of a run."""
+    """Return the table cells for a run that finished."""
     kind = "tokens" if run.median("train/tokens_per_second") else "samples"
     step, mfu, memory = (run.median(f"train/{name}") for name in ("step_seconds", "mfu", "memory_bytes"))
     _, *waits = checkpoint_waits(run.reports, load.save)  # for the first, memory is pinned
@@ -178,17 +179,17 @@ def measured(load: Load, run: Run, forecast: float) -> list[str]:
 
 
 def failed(error: RunError) -> list[str]:
-    """Return the cells of a run that failed."""
+    """Return the table cells for a run that failed."""
     text = " ".join(str(error).replace("|", "/").split())
     return [text[:200], *[""] * (len(COLUMNS) - 3)]
 
 
 def checkpoint_waits(reports: list[Report], every: int) -> list[float]:
-    """Return the seconds that the loop waited for each checkpoint except the checkpoint of the last step.
+    """Return the seconds that the training loop waited for each checkpoint except the last step's checkpoint.
 
-    A checkpoint starts after a report. The time until the next report, minus the steps, consists of the wait and the
-    cost of a report. Reports without a checkpoint show the cost of a report. If the previous checkpoint isn't written
-    yet, the wait includes the rest of this write.
+    A checkpoint starts after a report. The time until the next report consists of the steps, the wait for the
+    checkpoint, and the cost of a report. Reports without a checkpoint show the cost of a report. If the previous
+    checkpoint isn't written yet, the wait includes the time until the previous checkpoint is written.
     """
     between: dict[bool, list[float]] = {True: [], False: []}
     for report, following in pairwise(reports):
@@ -198,7 +199,7 @@ def checkpoint_waits(reports: list[Report], every: int) -> list[float]:
 
 
 def forecast_bytes(needs: dict[str, Any], run: Run, flags: list[str]) -> float:
-    """Return the bytes on one GPU as the planner computes them; with FSDP, a GPU holds a shard of each tensor."""
+    """Return the bytes on one GPU according to the planner. With FSDP, a GPU holds a shard of each tensor."""
     names = ("plan.memory", "plan.workload")
     planner, workload = (importlib.import_module(f"vertex_launch.{name}") for name in names)
     # From P4 to V100, the trainer computes in float32; trainer.describe assumes newer GPUs.
@@ -214,7 +215,7 @@ def train(project: Path, load: Load, flags: list[str], aside: Path) -> Run:
     """Run the trainer until its last report.
 
     Raises:
-        RunError: the run fails or takes too long.
+        RunError: If the run fails or takes too long.
     """
     numbers = {"steps": load.steps, "log-every": load.every, "evaluate-every": load.steps}
     numbers |= {"checkpoint-every": load.save, "keep": 1, "warmup": 2}
@@ -229,10 +230,10 @@ def train(project: Path, load: Load, flags: list[str], aside: Path) -> Run:
 
 
 def follow(lines: Iterable[Line], steps: int) -> Run:
-    """Read lines until the report of the last step.
+    """Read the output until the report of the last step.
 
     Raises:
-        RunError: the program ends without this report.
+        RunError: If the program exits before the report of the last step.
     """
     device, gpus, said, reports = "", 1, list[Line](), list[Report]()
     try:
@@ -251,7 +252,7 @@ def follow(lines: Iterable[Line], steps: int) -> Run:
 
 
 def cause(said: list[Line]) -> str:
-    """Return why a program ended: its last exception, otherwise its errors, otherwise its last line."""
+    """Return the cause of a program's exit: the last exception, otherwise the errors, otherwise the last line."""
     texts = [line.text for line in said if line.text.strip()]
     exceptions = [text for text in texts if EXCEPTION.match(text)]
     errors = [values["message"] for values in map(fields_of, texts) if values.get("severity") == "ERROR"]
@@ -268,10 +269,10 @@ def fields_of(text: str) -> dict[str, Any]:
 
 
 def describe(project: Path, load: Load, flags: list[str]) -> dict[str, Any]:
-    """Return the resources of a run as trainer.describe estimates them.
+    """Return the resources of a run that trainer.describe estimates.
 
     Raises:
-        RunError: trainer.describe fails.
+        RunError: If trainer.describe fails.
     """
     asked = task(load, flags, "trainer.describe")
     try:
@@ -296,7 +297,7 @@ def environ(project: Path) -> dict[str, str]:
 
 
 def write_images(project: Path, folder: Path) -> None:
-    """Write images of noise with the size of photographs; the step time doesn't depend on their content."""
+    """Write images of noise with the size of photographs. The step time doesn't depend on the images' contents."""
     sys.path.insert(0, str(project))
     numpy, data, shards = (importlib.import_module(name) for name in ("numpy", "trainer.data", "trainer.samples.shards"))
     draw = numpy.random.default_rng(0)

@@ -1,8 +1,8 @@
-"""Measure the log of a job with a million lines: pages of entries.list, `logs --grep`, and `run` itself.
+"""Measure how long entries.list, `logs --grep` and `run` take for a job that logs a million lines.
 
     python benchmarks/logs.py PROJECT
 
-Run this program with a project's own Python. It writes the lines to the journal of a finished job.
+Run this benchmark with a project's own Python. The benchmark writes the lines to the journal of a finished job.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def main(project: Path) -> None:
 
 
 def write(journal: Path) -> None:
-    """Write the journal in the format that the service writes for replicas."""
+    """Write a journal in the format that the local Vertex service uses for replicas."""
     with journal.open("w") as file:
         for number in range(LINES):
             line = f"step {number}/{LINES}  loss {1 / (number + 1):.4f}  {'x' * 50}"
@@ -53,7 +53,7 @@ def moment(number: int) -> str:
 
 
 def pages(vertex: Service, id: str) -> None:
-    """Read two pages at each position; the second page is requested with a page token."""
+    """Read two pages at each position. The request for the second page contains a page token."""
     for order in ("asc", "desc"):
         for place in (0, 0.5, 0.999):
             bound = moment(int(LINES * (place if order == "asc" else 1 - place)))
@@ -73,7 +73,7 @@ def page(vertex: Service, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
 
 
 def grep(project: Path, folder: Path, vertex: Service, id: str) -> None:
-    """Find a line at the beginning of the log and a line at its end."""
+    """Find a line at the beginning of the log and a line at the end of the log."""
     environment = os.environ | {"PYTHONPATH": str(project), "VERTEX_ENDPOINT": vertex.endpoint}
     command = [sys.executable, "-m", "vertex_launch", "logs", id, "--since", "2h", "--grep", f"step (9|{LINES - 1})/"]
     began = time.perf_counter()
@@ -87,7 +87,7 @@ def grep(project: Path, folder: Path, vertex: Service, id: str) -> None:
 
 
 class Peak(threading.Thread):
-    """The peak resident set of a process in 10^6 bytes."""
+    """The peak resident set size of a process in units of 10^6 bytes."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)

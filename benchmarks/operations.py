@@ -1,9 +1,10 @@
-"""Trace a TensorFlow step in the trainer and in `fit`, and compare the time by kind of operation.
+"""Trace a TensorFlow step in the trainer and in `fit`, and compare the time of each type of operation.
 
     python benchmarks/operations.py PROJECT [--page docs/speed.md] [--size base] [--rounds 3]
 
-Run this program with the Python of a TensorFlow project that has tf_keras. The seconds are the sum over all threads of
-the chief. Two processes have four threads on two cores, so the seconds include waits for a core.
+Run this benchmark in the Python environment of a TensorFlow project with tf_keras. The seconds are the sum over all
+threads of the chief. The two processes have four threads on two cores, so the seconds include time in which a thread
+waits for a core.
 """
 
 import argparse
@@ -33,7 +34,7 @@ KINDS = {
 
 
 def main(project: Path, size: str, rounds: int) -> str:
-    """Return the rows of this size."""
+    """Return the table rows for this model size."""
     traces: dict[str, list[Counter[str]]] = {name: [] for name in COMMANDS}
     for number in range(rounds):
         for name in turn(number, [*COMMANDS]):
@@ -43,13 +44,13 @@ def main(project: Path, size: str, rounds: int) -> str:
 
 
 def row(size: str, name: str, rounds: list[Counter[str]]) -> str:
-    """Return one line of the table, with the median of the rounds for each kind."""
+    """Return one row of the table, with the median of all rounds for each type of operation."""
     seconds = (f"{statistics.median(found[kind] for found in rounds):.2f} s" for kind in KINDS)
     return f"| {' | '.join([f'{size}, {name}', *seconds])} |\n"
 
 
 def measure(command: list[str], project: Path) -> Counter[str]:
-    """Return the seconds of each kind in one step of the chief."""
+    """Return the seconds for each type of operation in one step of the chief."""
     with tempfile.TemporaryDirectory() as folder:
         run_job(command, project, Path(folder))
         (trace,) = Path(folder).rglob("*.xplane.pb")

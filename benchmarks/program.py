@@ -1,4 +1,4 @@
-"""Run a program, read its lines as it prints them, and stop it as soon as enough lines are read."""
+"""Run a program, read each line of its output immediately, and stop the program after enough lines."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 
 
 class Line(NamedTuple):
-    """A line that a program printed to stdout or stderr, and its time by time.monotonic."""
+    """A line that a program printed to stdout or stderr, and the line's time according to time.monotonic."""
 
     at: float
     text: str
@@ -24,9 +24,9 @@ class Line(NamedTuple):
 def started(
     command: Sequence[str], folder: Path, environ: Mapping[str, str], seconds: float, grace: float = GRACE
 ) -> Iterator[Iterator[Line]]:
-    """Start a program and yield its lines; at the end of the block, stop the program and its child processes.
+    """Start a program and yield its output lines. After the block, stop the program and its child processes.
 
-    The iterator of lines raises TimeoutError if the program still runs after `seconds`.
+    If the program still runs after `seconds`, the iterator of lines raises TimeoutError.
     """
     process = subprocess.Popen(
         command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -40,7 +40,7 @@ def started(
 
 
 def read(file: int, deadline: float) -> Iterator[Line]:
-    """Yield each line once it is complete."""
+    """Yield each output line as soon as the line is complete."""
     rest = b""
     while True:
         ready, _, _ = select.select([file], [], [], max(deadline - time.monotonic(), 0))
@@ -55,7 +55,7 @@ def read(file: int, deadline: float) -> Iterator[Line]:
 
 
 def end(process: "subprocess.Popen[bytes]", grace: float) -> None:
-    """Send SIGTERM to the process group, and kill the remaining processes after the grace time."""
+    """Send SIGTERM to the process group, and kill the remaining processes after the grace period."""
     with contextlib.suppress(ProcessLookupError):  # all processes have exited
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,8 +1,9 @@
-"""Measure the local Vertex: its memory, its response times, and its open descriptors after many jobs and calls.
+"""Measure the memory, response times and open file descriptors of the local Vertex for many jobs and calls.
 
     python benchmarks/service.py PROJECT
 
-Run this program with a project's own Python. It starts its own service in a temporary folder and uses its REST API.
+Run this benchmark with a project's own Python. The benchmark starts a service in a temporary folder and sends requests
+to the service's REST API.
 """
 
 import contextlib
@@ -44,7 +45,7 @@ for _ in range({CHANNELS}):
 
 
 class Service:
-    """A running service and its process."""
+    """A running local Vertex service and its process."""
 
     def __init__(self, endpoint: str, pid: int) -> None:
         self.endpoint = endpoint
@@ -81,12 +82,12 @@ class Service:
         raise SystemExit(f"{name} did not end")
 
     def megabytes(self) -> float:
-        """Return the service's resident set in 10^6 bytes."""
+        """Return the service's resident set size in units of 10^6 bytes."""
         pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def descriptors(self) -> int:
-        """Return the number of open files and sockets after idle connections were closed."""
+        """Wait until idle connections are closed, and return the number of open files and sockets."""
         time.sleep(IDLE)
         return len([*Path(f"/proc/{self._pid}/fd").iterdir()])
 
@@ -102,7 +103,7 @@ def main(project: Path) -> None:
         vertex.wait(name)
         seconds = time.perf_counter() - began
         started = (Path(folder) / ".vertex/jobs" / name.rpartition("/")[2] / "log.jsonl").read_text().count("started")
-        print(f"a job whose replicas sleep {NAP} s: {started} started, finished after {seconds:.1f} s", flush=True)
+        print(f"{started} replicas that sleep {NAP} s: the job finished after {seconds:.1f} s", flush=True)
         began = time.perf_counter()
         names = [vertex.create(name=f"queued-{i}") for i in range(QUEUED)]
         for name in names:

@@ -1,4 +1,4 @@
-"""Write a terminal picture of a local training run: benchmarks/shot.py PROJECT PICTURE.svg."""
+"""Draw a picture of the terminal output of a local training run: benchmarks/shot.py PROJECT PICTURE.svg."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ DEADLINE = 600  # seconds
 
 
 class Log(RegexHighlighter):
-    """The colors of a run's log: who prints, the figures of a report, and the end of the job."""
+    """The colors of a run's log lines: replica names, the figures of reports, and the end of the job."""
 
     base_style = "log."
     highlights = (
@@ -31,20 +31,20 @@ COLORS = Theme({"log.replica": "cyan", "log.figure": "none", "log.end": "bold gr
 
 
 def output(project: Path) -> list[str]:
-    """Return the lines that a new run of three replicas prints."""
+    """Return the output lines of a new run with three replicas."""
     command = (".venv/bin/vertex-launch", "run", "jobs/workers.yaml", "--fresh", "--max-replicas", "3")
     run = subprocess.run(command, cwd=project, check=True, capture_output=True, text=True, timeout=DEADLINE)
     return run.stdout.splitlines()
 
 
 def shortened(lines: list[str]) -> list[str]:
-    """Return the lines without the reports between the first two and the last one."""
+    """Return the lines with only the first two reports and the last report."""
     reports = [i for i, line in enumerate(lines) if REPORT.search(line)]
     return [*lines[: reports[2]], "  ...", *lines[reports[-1] :]]
 
 
 def without_fonts(picture: str) -> str:
-    """Return the picture with the reader's own monospaced font, so that it loads nothing from the web."""
+    """Return the picture with the viewer's own monospaced font, so that the picture doesn't load fonts from the web."""
     return re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
 
 

@@ -1,11 +1,11 @@
-"""Measure the cost of checkpoints: two processes save every 20 steps, or only at the end.
+"""Compare runs that save a checkpoint every 20 steps with runs that save a checkpoint only at the end.
 
     python benchmarks/stall.py pytorch|tensorflow PROJECT [--page docs/speed.md] [--size base] [--steps 60] [--rounds 3]
 
-Run this program with the project's own Python. The two variants take turns, so that other load on the machine affects
-both equally. The table shows two costs of a checkpoint. One is the time that the loop waits, which the run's goodput
-line contains. The other is the total slowdown, because steps are slower while another thread writes. Both exclude the
-final wait after the last step, because no step waits for it.
+Run this benchmark with the project's own Python. The two variants take turns, so that other load on the machine affects
+both variants equally. The table shows two costs of a checkpoint. The first cost is the time that the training loop
+waits, which the run's goodput line contains. The second cost is the total slowdown, because steps are slower while a
+background thread writes. Both costs exclude the final wait after the last step, because no step waits at that time.
 """
 
 import argparse
@@ -28,17 +28,17 @@ class Run(NamedTuple):
 
 
 def main(framework: str, project: Path, size: str, steps: int, rounds: int) -> str:
-    """Return the row of this framework."""
+    """Return the table row for this framework."""
     often, once = list[Run](), list[Run]()
     for number in range(rounds):
         for every, runs in ((EVERY, often), (steps, once)):
             runs.append(measure(project, size, steps, every))
-            print(f"round {number + 1}, a checkpoint every {every} steps: {runs[-1]}", flush=True)
+            print(f"round {number + 1}, with a checkpoint every {every} steps: {runs[-1]}", flush=True)
     return row(NAMES[framework], size, often, once)
 
 
 def row(name: str, size: str, often: list[Run], once: list[Run]) -> str:
-    """Return one line of the table."""
+    """Return one row of the table."""
     pairs = [*zip(often, once, strict=True)]
     waits = [100 * mine.wait / EVERY / theirs.step for mine, theirs in pairs]
     longer = [100 * ((mine.step + mine.wait / EVERY) / theirs.step - 1) for mine, theirs in pairs]
@@ -60,7 +60,7 @@ def measure(project: Path, size: str, steps: int, every: int) -> Run:
 
 
 def found(log: str, saves: int) -> Run:
-    """Read the chief's reports, except the first, which has no checkpoint before it and includes the first step."""
+    """Read all reports of the chief except the first report, which includes the first step and no checkpoint."""
     told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     steps = [report["train/step_seconds"] for report in told if "train/step_seconds" in report]
     (seconds,) = (line["seconds"] for line in told if "goodput" in line)

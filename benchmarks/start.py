@@ -1,10 +1,11 @@
-"""Measure the time to the first training step: started by `vertex-launch run`, or the same processes by hand.
+"""Compare the time to the first step with `vertex-launch run` and with processes that are started manually.
 
     python benchmarks/start.py pytorch|tensorflow PROJECT
 
-Run this program with the project's own Python. It starts a chief and a worker in a new folder each time. The two ways
-take turns, so that other load on the machine affects both equally. Processes that are started by hand get the
-environment variables of `vertex-launch run`, which a job prints beforehand. The output is the medians and their ratio.
+Run this benchmark with the project's own Python. The benchmark starts each chief and worker in a new folder. The two
+methods take turns, so that other load on the machine affects both methods equally. The manually started processes
+receive the environment variables of `vertex-launch run`, which a job prints beforehand. The benchmark prints the median
+time of each method and the ratio of the medians.
 """
 
 import json
@@ -75,13 +76,13 @@ def job(command: list[str]) -> dict[str, object]:
 
 
 def start(command: list[str], folder: Path, environment: Mapping[str, str]) -> Process:
-    """Start a process that appends its output to a file that all processes share."""
+    """Start a process that appends its output to a shared file of all processes."""
     with (folder / "shown.txt").open("ab") as shown:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=shown, stderr=shown)
 
 
 def follow(processes: Sequence[Process], folder: Path, began: float) -> float:
-    """Return the seconds from `began` to the first step, after all processes have exited."""
+    """Wait until all processes have exited, and return the seconds from `began` to the first step."""
     shown, first_step = folder / "shown.txt", 0.0
     while any(process.poll() is None for process in processes):
         if not first_step and FIRST_STEP in shown.read_text():

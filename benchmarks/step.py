@@ -1,11 +1,11 @@
-"""Measure step time and memory of the trainer and its rivals, with the same model and data, in two processes.
+"""Measure the step time and memory of the trainer and its rivals with the same model and data in two processes.
 
     python benchmarks/step.py pytorch|tensorflow images|text PROJECT [--page docs/speed.md] [--rounds 3] [--sizes tiny]
 
-Run this program in an environment with the framework and its rivals. It runs jobs in the local Vertex. The trainer and
-the rivals take turns, so that other load on the machine affects all equally. A time is the median over all reports of a
-job except the first. A ratio divides the trainer's time by the rival's time of the same round. The table shows the
-median of the rounds, with the minimum and maximum.
+Run this benchmark in a Python environment with the framework and its rivals. The benchmark runs jobs in the local
+Vertex. The trainer and the rivals take turns, so that other load on the machine affects all programs equally. A step
+time is the median over all reports of a job except the first report. A ratio is the trainer's step time divided by the
+rival's step time in the same round. The table shows the median of all rounds, with the minimum and maximum.
 """
 
 import argparse
@@ -47,7 +47,7 @@ RIVALS = {
 
 
 class Load(NamedTuple):
-    """The load of one job: a model of one size."""
+    """The load of one job, which trains a model of one size."""
 
     steps: int
     batch: int
@@ -64,7 +64,7 @@ LOADS = {"tiny": Load(400, 96, 50), "small": Load(40, 16, 5), "base": Load(12, 1
 
 
 class Job(NamedTuple):
-    """Figures of a job: seconds per step, and MiB of its largest process."""
+    """The measurements of a job: seconds per step, and MiB of the job's largest process."""
 
     seconds: float
     memory: float
@@ -87,13 +87,13 @@ def main(framework: str, example: str, project: Path, rounds: int, sizes: list[s
 
 
 def turn(number: int, names: list[str]) -> list[str]:
-    """Return the order of a round; the first name rotates, because a machine that slows down favors the first."""
+    """Return the names in the order of a round. A slowing machine favors the first name, so the first name rotates."""
     first = number % len(names)
     return names[first:] + names[:first]
 
 
 def row(example: str, size: str, jobs: Mapping[str, list[Job]], rivals: list[str]) -> str:
-    """Return one line of the table."""
+    """Return one row of the table."""
     ours = jobs["trainer"]
     cells = [f"{example}, {size}", f"{1000 * statistics.median(job.seconds for job in ours):.1f} ms"]
     for name in rivals:
@@ -117,7 +117,7 @@ def measure(command: list[str], project: Path) -> Job:
 
 
 def run_job(command: list[str], project: Path, folder: Path) -> tuple[str, float]:
-    """Run a job of two replicas; return the chief's output and the MiB of the largest process."""
+    """Run a job with two replicas, and return the chief's output and the MiB of the largest process."""
     (folder / "vertex.toml").write_text((project / "vertex.toml").read_text())
     (folder / "job.yaml").write_text(yaml.safe_dump(job(command)))
     process = subprocess.Popen(
@@ -138,7 +138,7 @@ def run_job(command: list[str], project: Path, folder: Path) -> tuple[str, float
 
 
 def step_seconds(log: str) -> float:
-    """Return the seconds per step, including reports, which a rival's seconds also include."""
+    """Return the seconds per step, including the time for reports. A rival's seconds also include this time."""
     told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     steps = [report["train/step_seconds"] for report in told if "train/step_seconds" in report]
     last = max((report["step"] for report in told if "step" in report), default=1)
@@ -160,7 +160,7 @@ def job(command: list[str]) -> dict[str, object]:
 
 
 class Peak:
-    """Measures the largest resident set of the processes that run in a folder (Linux)."""
+    """Measures the largest resident set size of all processes that run in a folder. Requires Linux."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder.encode()
@@ -189,7 +189,7 @@ class Peak:
 
 
 def write(page: Path, framework: str, example: str, rows: str) -> None:
-    """Replace the rows of this framework and example in the page."""
+    """Replace the table rows of this framework and example in the page."""
     begin, end = f"<!-- begin {framework} {example} -->\n", f"<!-- end {framework} {example} -->\n"
     before, rest = page.read_text(encoding="utf-8").split(begin)
     page.write_text(before + begin + rows + end + rest.split(end)[1], encoding="utf-8")

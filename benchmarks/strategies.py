@@ -1,11 +1,11 @@
-"""Measure memory and step time of each strategy of a PyTorch project, and compare them with ddp.
+"""Compare the memory and step time of each strategy of a PyTorch project with the memory and step time of ddp.
 
     python benchmarks/strategies.py PROJECT [--page docs/strategies.md]
 
-Run this program with the project's own Python on Linux. Each strategy trains a model of 86 million parameters in four
-processes. "Kept" is the memory for parameters, gradients and optimizer moments. "Peak" is the largest resident set of a
-process, minus its size before the model was created. The processes share a few cores and communicate through memory, so
-the times show a strategy's overhead, not its speed on GPUs.
+Run this benchmark with the project's own Python on Linux. Each strategy trains a model of 86 million parameters in four
+processes. "Kept" is the memory for parameters, gradients and optimizer moments. "Peak" is the largest resident set size
+of a process, minus the resident set size before the model was created. The processes share a few cores and communicate
+through memory, so the times show the overhead of a strategy, but not the speed on GPUs.
 """
 
 import argparse
@@ -33,7 +33,7 @@ STRATEGIES = {
     "tensor": ["--strategy", "tensor", "--degree", str(DEGREE)],
     "ddp, recompute": ["--recompute"],
 }
-# With the second one, glibc returns freed memory immediately; it would keep the gathered weights in its heap.
+# With the second variable, glibc returns freed memory immediately instead of keeping the gathered weights.
 SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "1000000"}
 BEGIN, END = "<!-- begin table -->\n", "<!-- end table -->\n"
 MIB = 2**20
@@ -50,7 +50,7 @@ def main(project: Path, page: Path | None) -> None:
 
 
 def measure(project: Path, flags: list[str]) -> Found:
-    """Measure one strategy in new processes."""
+    """Measure one strategy in newly started processes."""
     command = [sys.executable, str(Path(__file__).resolve()), str(project), "--", *MODEL, *flags]
     environment = os.environ | SETTINGS | {"PYTHONPATH": str(project)}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=600, check=True)
@@ -74,7 +74,7 @@ FORMS = {"kept": ".0f", "peak": ".0f", "step": ".2f"}
 
 
 def launch(flags: list[str]) -> None:
-    """Train with these flags in four processes; the chief prints the figures."""
+    """Train with these flags in four processes. The chief prints the measurements."""
     choice, model, layout, processes, spec = (
         importlib.import_module(f"trainer.{name}")
         for name in ("parallel.choice", "model", "parallel.mesh", "cluster.processes", "cluster.spec")
@@ -93,7 +93,7 @@ def images(count: int) -> Any:
 
 
 def work(strategy: Any, config: Any, mesh: Any) -> None:
-    """Train in one of the processes, and print the figures if it is the chief."""
+    """Train in one of the processes. If the process is the chief, print the measurements."""
     torch, processes = importlib.import_module("torch"), importlib.import_module("trainer.cluster.processes")
     with processes.join(mesh, timeout=300) as world:
         before = resident("VmRSS")
@@ -106,7 +106,7 @@ def work(strategy: Any, config: Any, mesh: Any) -> None:
 
 
 def train(strategy: Any, config: Any, world: Any) -> tuple[int, list[float]]:
-    """Train; return the bytes that are kept, and the seconds of each step after the first."""
+    """Train the model, and return the kept bytes and the duration in seconds of each step after the first step."""
     train, model, states, devices = (
         importlib.import_module(f"trainer.{name}") for name in ("train", "model", "step.state", "cluster.devices")
     )
@@ -126,12 +126,12 @@ def train(strategy: Any, config: Any, world: Any) -> tuple[int, list[float]]:
 
 
 def size(tensors: Iterable[Any]) -> int:
-    """Return the bytes of these tensors in this process."""
+    """Return the number of bytes of these tensors in this process."""
     return sum(int((one.to_local() if hasattr(one, "to_local") else one).nbytes) for one in tensors)
 
 
 def resident(what: str) -> int:
-    """Return the bytes of this process's resident set: VmRSS is the current size, VmHWM the peak."""
+    """Return the resident set size of this process in bytes. VmRSS is the current size, and VmHWM is the peak."""
     status = Path("/proc/self/status").read_text()
     return int(re.findall(rf"{what}:\s+(\d+)", status)[0]) * 1024
 

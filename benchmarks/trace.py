@@ -1,9 +1,9 @@
-"""Draw a trace that --profile wrote: one step of the model `small` in two processes.
+"""Draw one step of a trace that --profile wrote. The step trains the model `small` in two processes.
 
     python benchmarks/trace.py PROJECT docs/trace.png
 
 Run this program with the Python of a PyTorch project. The picture shows the chief's forward pass, backward pass,
-all-reduces and optimizer, which it finds by the names in PyTorch's profiler.
+all-reduces and optimizer. The program finds these events by their names in PyTorch's profiler.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from step import run_job
 
 FLAGS = ["--size", "small", "--global-batch", "64", "--steps", "8", "--warmup", "2", "--profile", "5:7"]
 STEP = "ProfilerStep#6"
-# The rows, with the prefix of their events.
+# The rows of the picture, with the prefix of each row's events.
 ROWS = {
     "forward": "DistributedDataParallel.forward",
     "backward": "autograd::engine::evaluate_function",
@@ -56,7 +56,7 @@ def draw(events: list[dict[str, Any]], picture: Path) -> None:
 
 
 def spans(events: list[dict[str, Any]], beginning: str, start: float, end: float) -> Iterator[tuple[float, float]]:
-    """Yield start and length of events with this prefix, in milliseconds; adjacent events are merged."""
+    """Yield the start and duration of events with this prefix, in milliseconds. Adjacent events are merged."""
     mine = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["name"].startswith(beginning))
     mine = [(first, last) for first, last in mine if start <= first < end]
     while mine:

@@ -15,15 +15,15 @@ PAGE = """\
 # Record of the proofs
 
 `nox -s proofs` generated this page on {day}, on {machine}, with {versions}.
-Each line is a test. *Passed* is the number of its cases that passed. All {cases} cases together took
-{seconds:,.0f} seconds in two processes. The times of the template's tests include the times of the trainers' tests
-that they run.
+Each row of a table shows one test. *Passed* is the number of the test's cases that passed. All {cases} cases together
+took {seconds:,.0f} seconds in two processes. Some of the template's tests run the trainers' tests, so the times of
+the template's tests include the times of the trainers' tests.
 """
 LIBRARIES = {"torch": "PyTorch", "tensorflow_cpu": "TensorFlow", "google_cloud_aiplatform": "google-cloud-aiplatform"}
 
 
 def rows(name: str, found: Iterable[Case]) -> Iterator[str]:
-    """Yield a table for each module of a record, with one line per test."""
+    """Yield a table for each test module in a record, with one row per test."""
     parts = sorted(
         ((*case.id.partition("[")[0].rpartition("::")[::2], case) for case in found), key=lambda one: one[:2]
     )
@@ -48,23 +48,23 @@ def machine() -> str:
 
 
 def versions(environments: Path) -> str:
-    """Return the versions of the frameworks in the projects' environments, and of the SDK."""
+    """Return the versions of the SDK and of the frameworks in the projects' environments."""
     places = [str(path) for path in environments.glob("*-environment/.venv/lib/python*/site-packages")]
     found = {one.name.replace("-", "_").lower(): one.version for one in distributions(path=[*places, *sys.path])}
     return ", ".join(f"{label} {found[name]}" for name, label in LIBRARIES.items() if name in found)
 
 
 def page(records: Path, environments: Path) -> str:
-    """Return the whole page.
+    """Return the text of the page.
 
     Raises:
-        ValueError: a case failed.
+        ValueError: If a case failed.
     """
     found = {record.stem: [*cases(record)] for record in sorted(records.glob("*.jsonl"))}
     each = [case for of_record in found.values() for case in of_record]
     for case in each:
         if case.outcome == "failed":
-            raise ValueError(f"{case.id} failed, so the page can't be written; fix the test and run the proofs again")
+            raise ValueError(f"{case.id} failed, so the page can't be written; fix the code and run the proofs again")
     head = PAGE.format(
         day=f"{datetime.now(UTC):%Y-%m-%d}",
         machine=machine(),

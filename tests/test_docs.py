@@ -128,7 +128,7 @@ def owner_and_name() -> str:
 
 def address_places() -> list[str]:
     """Return the files with the address, of which CONTRIBUTING.md speaks."""
-    row = re.search(r"^\| the address of your repository \| (.+?) \|", text("CONTRIBUTING.md"), re.MULTILINE)
+    row = re.search(r"^\| the URL of your repository \| (.+?) \|", text("CONTRIBUTING.md"), re.MULTILINE)
     assert row
     return re.findall("`(.+?)`", row[1])
 

@@ -1,4 +1,4 @@
-"""Measure one cell: create the network, repeat an all-reduce of its hosts, and print the measurements.
+"""Measure one cell: create a network, repeat an all-reduce of the network's hosts, and print the measurements.
 
     python cell.py CELL_AS_JSON
 
@@ -23,7 +23,7 @@ Process = subprocess.Popen[str]
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement: machines that sum vectors with reducers, or in a ring if there are no reducers."""
+    """One measurement of machines that sum vectors with reducers or, without reducers, in a ring."""
 
     machines: int
     reducers: int
@@ -47,14 +47,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Seen:
-    """Seconds and bytes of one repetition."""
+    """The duration in seconds and the bytes of one repetition."""
 
     seconds: float  # from the start of the first worker to the end of the last
     sent: float  # bytes that the busiest worker sent
 
 
 def measure(cell: Cell) -> list[Seen]:
-    """Return all repetitions of a cell."""
+    """Measure a cell and return all repetitions."""
     places = hosts.connect(cell.machines + cell.reducers, cell.mbit)
     workers = start_ring(cell, places) if not cell.reducers else start_exchange(cell, places)
     names = [place.name for place in places[: cell.machines]]
@@ -91,7 +91,7 @@ def start(place: hosts.Host, program: str, *arguments: object) -> Process:
 
 
 def repeat(workers: list[Process], names: list[str]) -> Seen:
-    """Run one repetition, which all workers start simultaneously; raises RuntimeError if a sum is wrong."""
+    """Run one repetition, which all workers start simultaneously. Raises RuntimeError if a sum is wrong."""
     for worker in workers:
         line(worker)
     before = hosts.sent()
@@ -106,7 +106,7 @@ def repeat(workers: list[Process], names: list[str]) -> Seen:
 
 
 def tell(workers: list[Process]) -> None:
-    """Let all workers continue."""
+    """Write a line to every worker, so that all workers continue."""
     for worker in workers:
         assert worker.stdin
         worker.stdin.write("\n")
@@ -114,7 +114,7 @@ def tell(workers: list[Process]) -> None:
 
 
 def line(process: Process) -> str:
-    """Return the process's next line; raises RuntimeError if it exited, after it printed the reason."""
+    """Return the next output line of a process. Raises RuntimeError if the process has exited."""
     assert process.stdout
     if not (text := process.stdout.readline()):
         raise RuntimeError("a process exited early")

@@ -1,4 +1,4 @@
-"""Draw the chart of measured and predicted times; requires matplotlib."""
+"""Draw the chart of measured and predicted times. Requires matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from page import Row
 
-# Text isn't converted to paths, so the file is small and searchable. The same rows create the same file.
+# Text isn't converted to paths, so the file is small and searchable. The same rows produce the same file.
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "planner-proof",
@@ -22,7 +22,7 @@ MEASURED = {"linestyle": "none", "markeredgecolor": "black", "markersize": 6.5, 
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw a panel for each rate and number of machines: seconds by reducers, with the ring as a baseline."""
+    """Draw a panel for each rate and number of machines. Each panel shows seconds by reducers."""
     rates = sorted({row.cell.mbit for row in rows})
     machines = sorted({row.cell.machines for row in rows})
     with matplotlib.rc_context(STYLE):
@@ -44,7 +44,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def fill(panel: Axes, rows: Sequence[Row]) -> None:
-    """Fill one panel; the ring has no reducers, so its measurement is at the left."""
+    """Fill one panel. The ring has no reducers, so the measurement of the ring is at the left."""
     counts = [row.cell.reducers for row in rows if row.cell.reducers]
     for row in rows:
         if not row.cell.reducers:

@@ -1,11 +1,11 @@
-"""Run a reducer or a worker inside a host, which sum vectors as Vertex AI's Reduction Server does.
+"""Run a reducer or a worker inside a host. Reducers and workers sum vectors like Vertex AI's Reduction Server.
 
     python exchange.py reducer NUMBER REDUCERS WORKERS LENGTH REPETITIONS
     python exchange.py worker RANK WORKERS LENGTH REPETITIONS ADDRESS...
 
-The vector is split into one part per reducer, and each part into chunks. Sums of early chunks return while later chunks
-are sent, so that a card sends and receives simultaneously. All processes know the order of chunks, so messages have no
-headers.
+The vector is split into one part per reducer, and each part is split into chunks. A worker receives the sums of early
+chunks while the worker sends later chunks, so that a card sends and receives simultaneously. All processes know the
+order of the chunks, so messages don't have headers.
 """
 
 import functools
@@ -17,7 +17,7 @@ from worker import Vector, work
 
 PORT = 29500
 CHUNK = 8192  # numbers; 32 KiB
-# The number of chunks that a worker sends to a reducer before it receives the sum of an earlier chunk. One chunk keeps
+# The number of chunks that a worker sends to a reducer before receiving the sum of an earlier chunk. One chunk keeps
 # all cards busy. With many more chunks, workers fill the queues before each other's chunks, which takes up to 50 %
 # longer.
 AHEAD = 1
@@ -30,13 +30,13 @@ def chunks(length: int, parts: int, part: int) -> list[slice]:
 
 
 def receive(peer: socket.socket, into: Vector) -> None:
-    """Fill the array with received data; raises ConnectionError if the peer closed the connection."""
+    """Fill the array with received data. Raises ConnectionError if the peer closed the connection."""
     if peer.recv_into(into.data, into.nbytes, socket.MSG_WAITALL) < into.nbytes:
         raise ConnectionError("the peer closed the connection")
 
 
 def add(reducers: list[socket.socket], mine: Vector) -> None:
-    """Replace the vector by the sum; in each turn, send a chunk to every reducer and receive an earlier sum."""
+    """Replace the vector with the sum. In each turn, send a chunk to every reducer and receive an earlier sum."""
     parts = [chunks(len(mine), len(reducers), number) for number in range(len(reducers))]
     for turn in range(max(map(len, parts)) + AHEAD):
         for reducer, part in zip(reducers, parts, strict=True):
@@ -48,7 +48,7 @@ def add(reducers: list[socket.socket], mine: Vector) -> None:
 
 
 def reduce(workers: list[socket.socket], part: list[slice]) -> None:
-    """All-reduce a part: receive each chunk from all workers, and send its sum to all workers."""
+    """All-reduce a part of the vector: receive each chunk from all workers, and send the sum to all workers."""
     for chunk in part:
         total = np.zeros(chunk.stop - chunk.start, np.float32)
         one = np.empty_like(total)

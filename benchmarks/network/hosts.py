@@ -1,7 +1,7 @@
-"""Emulate hosts on one machine: network namespaces at one switch, each with a rate-limited network card.
+"""Emulate hosts on one machine as network namespaces at one switch, each with a rate-limited network card.
 
-All hosts are in namespaces that exist only as long as one process (see `way`). The kernel therefore always cleans up,
-and the machine's own network and files don't change.
+All hosts are in namespaces that exist only as long as one process (see `way`). When this process exits, the kernel
+deletes the namespaces. The machine's own network and files don't change.
 """
 
 import shutil
@@ -38,12 +38,12 @@ class Host:
 
 
 def searched(path: str) -> str:
-    """Return PATH with the folders of `ip` and `tc`, which are often missing from a user's PATH."""
+    """Return PATH with the folders of `ip` and `tc`, because a user's PATH often doesn't contain these folders."""
     return f"{path}:/usr/sbin:/sbin"
 
 
 def missing(path: str) -> str:
-    """Return a sentence that names the programs missing from this PATH; empty if none is missing."""
+    """Return a sentence that names the programs that this PATH doesn't contain. Return "" if no program is missing."""
     absent = [tool for tool in TOOLS if not shutil.which(tool, path=path)]
     if not absent:
         return ""
@@ -51,7 +51,7 @@ def missing(path: str) -> str:
 
 
 def way(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the start of a command that may connect hosts; raises OSError with the reason if none is permitted."""
+    """Return the beginning of a command that may connect hosts. Raises OSError with the cause if none is permitted."""
     if sentence := missing(environment["PATH"]):
         raise OSError(sentence)
     said = []
@@ -67,9 +67,9 @@ def way(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def connect(count: int, mbit: int) -> list[Host]:
-    """Create hosts at one switch; `mbit` limits the rate in each direction, including headers.
+    """Create hosts at one switch. `mbit` limits the rate in each direction, including headers.
 
-    Call this function once, in a process that was started with the command of `way`.
+    Call `connect` only once, in a process that was started with the command that `way` returns.
     """
     hosts = [Host(f"host{number}", f"10.0.0.{number + 1}") for number in range(count)]
     run(["mount", "-t", "tmpfs", "run", "/run"])  # `ip netns` stores its names in /run, which is now private
@@ -100,9 +100,10 @@ def run(command: Sequence[str], *lines: str) -> None:
 
 
 def sent() -> dict[str, int]:
-    """Return the bytes that each host has sent, by name, as the switch counts them.
+    """Return the number of bytes that each host has sent, keyed by name. The switch counts these bytes.
 
-    A frame that the card splits into packets counts with one header, so the result is close to the size of the data.
+    The switch counts only one header for a frame that the card splits into packets. Therefore the number of sent
+    bytes is close to the size of the data.
     """
     _, _, *lines = Path("/proc/net/dev").read_text().splitlines()
     return {name.strip(): int(numbers.split()[0]) for name, numbers in (line.split(":") for line in lines)}

@@ -4,10 +4,10 @@
     python benchmarks/network/measure.py --machines 3 --reducers 2 4 --mbit 200 --without-ring
     python benchmarks/network/measure.py --page launcher/docs/planner-proof.md
 
-This program isn't part of generated projects. It emulates hosts on one Linux machine. In these hosts, a ring
-(torch.distributed with gloo) and reducers (exchange.py) sum vectors through rate-limited network cards. It requires
-numpy, torch for the ring, matplotlib for the page, `ip` and `tc`, and root permissions or user namespaces. Leave the
-machine idle during the measurement.
+This benchmark isn't part of generated projects. The benchmark emulates hosts on one Linux machine. In these hosts, a
+ring (torch.distributed with gloo) and reducers (exchange.py) sum vectors through rate-limited network cards. The
+benchmark requires numpy, torch for the ring, matplotlib for the page, `ip` and `tc`, and root permissions or user
+namespaces. Don't run other programs on the machine during the measurement.
 """
 
 import argparse
@@ -53,14 +53,14 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def of(arguments: argparse.Namespace) -> Iterator[Cell]:
-    """Yield the requested cells."""
+    """Yield the cells that the arguments request."""
     reducers = arguments.reducers if arguments.without_ring else [0, *arguments.reducers]
     for mbit, machines, count in itertools.product(arguments.mbit, arguments.machines, reducers):
         yield Cell(machines, count, mbit, arguments.mib, arguments.repetitions)
 
 
 def measure(cell: Cell, command: Sequence[str], environment: dict[str, str]) -> page.Row:
-    """Measure a cell in its own network, which exists as long as the process; raises SystemExit if this fails."""
+    """Measure a cell in a separate network, which exists as long as its process. Raises SystemExit if this fails."""
     sent, seconds = predict(cell)
     limit = 60 + 5 * cell.repetitions * seconds
     try:
@@ -78,7 +78,7 @@ def measure(cell: Cell, command: Sequence[str], environment: dict[str, str]) -> 
 
 
 def predict(cell: Cell) -> tuple[float, float]:
-    """Return the planner's prediction of bytes per machine and seconds, for machines with one GPU each."""
+    """Return the bytes per machine and the seconds that the planner predicts for machines with one GPU each."""
     gbps = cell.mbit / 1000
     machines = allreduce_cost.Machines(cell.machines, 1, gbps)
     if cell.reducers:
@@ -90,14 +90,18 @@ def predict(cell: Cell) -> tuple[float, float]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--machines", type=int, nargs="+", default=[2, 3, 4, 5, 6], help="numbers of machines that sum")
+    parser.add_argument(
+        "--machines", type=int, nargs="+", default=[2, 3, 4, 5, 6], help="numbers of machines that sum vectors"
+    )
     parser.add_argument("--reducers", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
     parser.add_argument(
         "--mbit", type=int, nargs="+", default=[100, 200], help="Mbit/s of every network card in each direction"
     )
     parser.add_argument("--mib", type=int, default=8, help="MiB of one vector")
-    parser.add_argument("--repetitions", type=int, default=6, help="repetitions of each cell; the first isn't counted")
-    parser.add_argument("--without-ring", action="store_true", help="measure only reducers, which don't need torch")
+    parser.add_argument(
+        "--repetitions", type=int, default=6, help="repetitions of each cell, including the first, which isn't counted"
+    )
+    parser.add_argument("--without-ring", action="store_true", help="measure only reducers; this doesn't require torch")
     parser.add_argument("--page", type=Path, help="replace the table in this page, and the chart in the same folder")
     arguments = parser.parse_args()
     if (

@@ -1,4 +1,4 @@
-"""Write a table and a page of the measurements: measured, predicted, and their difference."""
+"""Write a table of the measured and predicted values, and their differences, to a page."""
 
 import importlib
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cell import Cell
 
-BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent; what the planner is held to
+BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent; limits for the planner's errors
 BEGIN, END = "<!-- begin table -->\n", "<!-- end table -->\n"
 HEAD = """\
 | Mbit/s | Machines | All-reduce by | MiB sent | predicted | error, % | Seconds | predicted | error, % |
@@ -17,23 +17,23 @@ HEAD = """\
 
 @dataclass(frozen=True)
 class Pair:
-    """A quantity, measured and predicted."""
+    """The measured value and the predicted value of a quantity."""
 
     measured: float
     predicted: float
 
     @property
     def error(self) -> float:
-        """Percent of the prediction; more than 0 where more was measured."""
+        """The difference in percent of the prediction. If the measured value is larger, the difference is positive."""
         return 100 * (self.measured / self.predicted - 1)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A cell with what was found."""
+    """The measurements and predictions for a cell."""
 
     cell: Cell
-    sent: Pair  # bytes, by the machine that sent most
+    sent: Pair  # bytes that the busiest machine sent
     seconds: Pair
 
 
@@ -42,13 +42,13 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def line(row: Row) -> str:
-    """A row for a terminal."""
+    """Return the text of a row for a terminal."""
     sent, _, sent_error, seconds, _, seconds_error = texts(row)[3:]
     return f"{row.cell}: {sent} MiB ({sent_error} %), {seconds} s ({seconds_error} %)"
 
 
 def texts(row: Row) -> list[str]:
-    """A row for the table."""
+    """Return the cells of a row for the table."""
     sent = [f"{size / 2**20:.2f}" for size in (row.sent.measured, row.sent.predicted)]
     seconds = [f"{value:.3f}" for value in (row.seconds.measured, row.seconds.predicted)]
     errors = [f"{pair.error:+.2f}" for pair in (row.sent, row.seconds)]
@@ -56,28 +56,28 @@ def texts(row: Row) -> list[str]:
 
 
 def too_far(rows: Sequence[Row]) -> list[str]:
-    """A sentence for each row that is farther from its prediction than the planner may be."""
+    """Return a sentence for each row whose difference from the prediction exceeds the limit for the planner."""
     return [
-        f"out of bounds: {line(row)}; repeat it on an idle machine"
+        f"out of bounds: {line(row)}; repeat the measurement on an idle machine"
         for row in rows
         if abs(row.sent.error) > BYTES_APART or abs(row.seconds.error) > SECONDS_APART
     ]
 
 
 def around(path: Path) -> tuple[str, str]:
-    """Return the text before the page's table and after it; ends in a sentence when the markers are not there."""
+    """Return the text before and after the page's table. Raises SystemExit if the page doesn't contain the markers."""
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise SystemExit(f"error: {path}: the lines {BEGIN.strip()} and {END.strip()} must be there")
+        raise SystemExit(f"error: {path}: the page must contain the lines {BEGIN.strip()} and {END.strip()}")
     return before + begin, end + after
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
-    """Rewrites what lies between the page's markers, and the chart of the same name."""
+    """Replace the text between the page's markers, and draw the chart of the same name."""
     before, after = around(path)
     path.write_text(f"{before}\n{summary(rows)}\n{table(rows)}\n{after}", encoding="utf-8")
-    importlib.import_module("chart").draw(rows, path.with_suffix(".svg"))  # here, as nothing else needs matplotlib
+    importlib.import_module("chart").draw(rows, path.with_suffix(".svg"))  # only this function requires matplotlib
 
 
 def summary(rows: Sequence[Row]) -> str:

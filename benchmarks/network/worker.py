@@ -1,4 +1,4 @@
-"""Common code of workers in a ring and with reducers: all-reduce vectors on request, and check the result."""
+"""Common code of ring workers and workers with reducers, which all-reduce vectors on request and check the sums."""
 
 import json
 import sys
@@ -12,10 +12,11 @@ Vector = npt.NDArray[np.float32]
 
 
 def work(add: Callable[[Vector], None], rank: int, workers: int, length: int, repetitions: int) -> None:
-    """Time all-reduces by `add`, which replaces a worker's vector by the sum of all workers' vectors.
+    """Measure the time of `add`, which replaces a worker's vector with the sum of all workers' vectors.
 
-    In each repetition, a worker prints three lines: "ready", its start and end time, and whether its result is correct.
-    After the first two lines, it waits for a line of input, so that no worker computes while another one is timed.
+    In each repetition, a worker prints three lines: "ready", the start and end time, and whether the sum is correct.
+    After each of the first two lines, the worker waits for a line of input. Therefore no worker computes while a
+    different worker's time is measured.
     """
     pattern = (np.arange(length) % 1000).astype(np.float32)  # small whole numbers, whose sums are exact
     for repetition in range(repetitions):

@@ -1,4 +1,4 @@
-"""Rival: a custom loop with MultiWorkerMirroredStrategy from TensorFlow's guide, with the project's model.
+"""Rival of the trainer: the custom loop of TensorFlow's guide to multi-worker training, with the project's model.
 
 Source: tensorflow.org/tutorials/distribute/multi_worker_with_ctl, with Keras 3.
 """

@@ -1,4 +1,4 @@
-"""Rival: a handwritten DDP loop with the project's model and data."""
+"""Rival of the trainer: a handwritten DDP loop with the project's model and data."""
 
 import os
 import sys

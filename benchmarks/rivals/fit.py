@@ -1,7 +1,7 @@
-"""Rival: tf_keras `fit` with MultiWorkerMirroredStrategy, a model of the same shape and the same images.
+"""Rival of the trainer: tf_keras `fit` with MultiWorkerMirroredStrategy, a model of the same shape and the same images.
 
-This program imports only the images from the project, because other imports would load Keras 3. It therefore defines
-its own flags.
+This program imports only the images from the project, because other imports would load Keras 3. Therefore this program
+defines its own flags.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Position(keras.layers.Layer):
 
 
 class Timer(keras.callbacks.Callback):
-    """Reports the time of so many steps, as the trainer does."""
+    """Reports the seconds per step every `every` steps, like the trainer."""
 
     def __init__(self, every: int) -> None:
         super().__init__()

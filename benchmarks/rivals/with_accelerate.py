@@ -1,4 +1,4 @@
-"""Rival: a loop with Hugging Face Accelerate, with the project's model and data."""
+"""Rival of the trainer: a loop with Hugging Face Accelerate, with the project's model and data."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
             schedule.step()
             reports.step(loss.item)
     if world_size != int(os.environ["WORLD_SIZE"]):
-        raise SystemExit(f"Accelerate sees {world_size} processes, not {os.environ['WORLD_SIZE']}")
+        raise SystemExit(f"Accelerate found {world_size} processes, but the job has {os.environ['WORLD_SIZE']}")
     dist.barrier()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Rival: a Lightning module and trainer, with the project's model and data."""
+"""Rival of the trainer: a Lightning module and trainer, with the project's model and data."""
 
 import logging
 import os
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
         )
         trainer.fit(Module(config, example), train_dataloaders=batches)
         if trainer.world_size != world_size:
-            raise SystemExit(f"Lightning sees {trainer.world_size} processes, not {world_size}")
+            raise SystemExit(f"Lightning found {trainer.world_size} processes, but the job has {world_size}")
     torch.distributed.barrier()
     os._exit(0)
 

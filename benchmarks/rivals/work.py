@@ -1,4 +1,4 @@
-"""The work of the rivals: the same model, samples, batches and schedule as the trainer, with the same flags."""
+"""The rivals' model, samples, batches and schedule, which match the trainer's for the same flags."""
 
 import contextlib
 import json
@@ -31,14 +31,14 @@ def work(argv: Sequence[str], rank: int, world_size: int) -> Iterator[Work]:
 
 
 class Reports:
-    """Prints the seconds per step every `log_every` steps, as the trainer does."""
+    """Prints the seconds per step every `log_every` steps, like the trainer."""
 
     def __init__(self, config: Config, *, is_chief: bool) -> None:
         self._every, self._is_chief = config.log_every, is_chief
         self._steps, self._since = 0, time.perf_counter()
 
     def step(self, read_loss: Callable[[], Any]) -> None:
-        """Count a step; read the loss, which waits for the step, only if a report is due."""
+        """Count a step. Read the loss only if a report is due, because reading the loss waits for the step."""
         self._steps += 1
         if self._steps % self._every == 0:
             loss = float(read_loss())

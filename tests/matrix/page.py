@@ -17,24 +17,26 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 HEAD = """\
 # How jobs handle faults
 
-`nox -s faults` generates this page. {kept} of {count} simulated cases meet the guarantee. Each case is a job
-of 60 steps that saves a checkpoint every {interval} steps. [`--fault`](../launcher/docs/rehearse.md) simulates a
-fault in one replica. If the job fails, it runs again without the fault.
+`nox -s faults` generates this page. {kept} of {count} simulated cases meet the guarantee for jobs with faults. Each
+case is a job of 60 steps that saves a checkpoint every {interval} steps. The flag
+[`--fault`](../launcher/docs/rehearse.md) simulates a fault in one replica. If the job fails, the test runs the job
+again without the fault.
 
-The guarantee has four parts:
+The guarantee consists of four rules:
 
-- No job hangs. A job counts as hanging if it runs for {deadline} s.
+- No job hangs. The test treats a job as hanging if the job runs for {deadline} s.
 - No job fails silently.
-- The first lines after the end of the job name the faulty replica, within {named_in} s of the fault.
+- The launcher names the faulty replica within {named_in} s of the fault, in the first lines after the job ends.
 - The next run resumes from the last checkpoint.
 
-Some faults are changes of the project's code in one replica (`tests/matrix/changes.py`):
+Some faults are changes to the project's code on one replica (`tests/matrix/changes.py`):
 
-- `hangs-...` makes the process hang in a function.
-- `another-...` and `a-sample-less` would not stop the job, but would change its result.
+- `hangs-...` makes a process of the replica hang in a function.
+- `another-...` and `a-sample-less` change the replica's data or state. Without a check in the trainer, the job would
+  continue, but its result would be wrong.
 
-There is no case for a TensorFlow chief that hangs while it writes a checkpoint, because the other replicas would wait
-for a day.
+The tests don't include a TensorFlow chief that hangs while it writes a checkpoint, because the other replicas would
+wait for a day.
 
 Tests of the trainer cover faults that `--fault` can't simulate:
 
@@ -47,8 +49,9 @@ Tests of the trainer cover faults that `--fault` can't simulate:
 The tables have these columns:
 
 - *Named* is the replica in the line `Job failed: ...` or in the sentence after this line.
-- *Resumed* is the step from which the job continued, after a restart or in the next run.
-- *Seconds* is the duration of the run with the fault. Two cases ran simultaneously on shared cores.
+- *Resumed* is the step that the job resumed from, after a restart or in the next run.
+- *Seconds* is the duration of the run with the fault. During the measurement, two cases ran simultaneously on shared
+  cores.
 """
 TABLE = """
 ## {framework}, {strategy}
