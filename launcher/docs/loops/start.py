@@ -1,4 +1,7 @@
-"""python start.py SCRIPT ARGS: torchrun on each machine, but with the script's exit code, or 75 if a peer was lost."""
+"""Run a training script with torchrun on each machine: python start.py SCRIPT ARGS.
+
+If a peer was lost, the exit code is 75. Otherwise, it is the script's exit code.
+"""
 
 import os
 import re
@@ -16,7 +19,7 @@ LOST = re.compile("/gloo/|Gloo connectFullMesh failed|ncclRemoteError|key-value 
 
 
 def run_script(argv: list[str]) -> None:
-    """Run the script in a process that torchrun has started."""
+    """Run the training script in a process that torchrun has started."""
     sys.argv, sys.path[0] = argv, os.path.dirname(os.path.abspath(argv[0]))
     try:
         runpy.run_path(argv[0], run_name="__main__")

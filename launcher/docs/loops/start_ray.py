@@ -1,4 +1,7 @@
-"""python start_ray.py SCRIPT ARGS: Ray on each machine, the script on the chief, and code 75 if a peer was lost."""
+"""Start Ray on each machine, and run a training script on the chief: python start_ray.py SCRIPT ARGS.
+
+If a peer was lost, the exit code is 75.
+"""
 
 import os
 import re
@@ -16,13 +19,13 @@ LOST = re.compile("/gloo/|ncclRemoteError|key-value store|The actor .*(died|dead
 
 
 def start(*words: str) -> int:
-    """Start Ray under this machine's host name: Ray would otherwise guess an address."""
+    """Start Ray with this machine's hostname, because otherwise Ray would guess an address."""
     name = f"--node-ip-address={os.environ['HOSTNAME']}"
     return subprocess.run(["ray", "start", name, "--disable-usage-stats", *words]).returncode
 
 
 def run_script(argv: list[str]) -> None:
-    """Run the script, in which Ray Train waits for the other machines."""
+    """Run the training script, in which Ray Train waits for the other machines."""
     start("--head", "--port=6379")
     ray.init(address=HEAD)
     sys.argv = argv

@@ -1,4 +1,4 @@
-"""A loop with Accelerate."""
+"""Trains with Accelerate."""
 
 import argparse
 import json

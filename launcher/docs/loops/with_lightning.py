@@ -1,4 +1,4 @@
-"""A module and a trainer of Lightning."""
+"""Trains with Lightning's Trainer."""
 
 import argparse
 import json

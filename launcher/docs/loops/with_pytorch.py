@@ -1,4 +1,4 @@
-"""DistributedDataParallel of PyTorch."""
+"""Trains with PyTorch's DistributedDataParallel."""
 
 import argparse
 import json

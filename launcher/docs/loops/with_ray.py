@@ -1,4 +1,4 @@
-"""A training function of Ray Train."""
+"""Trains with Ray Train."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""MultiWorkerMirroredStrategy of TensorFlow."""
+"""Trains with TensorFlow's MultiWorkerMirroredStrategy."""
 
 import argparse
 import json
