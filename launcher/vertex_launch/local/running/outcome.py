@@ -1,4 +1,4 @@
-"""The phases of a job, the events of one attempt, and the outcome of the job."""
+"""Defines the phases of a job, the events of one attempt to run the job, and the outcome of the job."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ Phase = Literal["PENDING", "RUNNING"]  # the job waits for machines; all replica
 
 
 class Ending(Enum):
-    """The end of a job or of one attempt."""
+    """The final state of a job, or of one attempt to run the job."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -36,7 +36,7 @@ STATUSES = {
 
 @dataclass
 class Attempt:
-    """One attempt to run all replicas of a job. All times are from time.monotonic."""
+    """One attempt to run all replicas of a job. All times are return values of time.monotonic."""
 
     failures: list[Ended] = field(default_factory=list)  # after the first failure, no replica starts again
     left: list[Ended] = field(default_factory=list)  # training replicas that exited with code 0 before the primary
@@ -49,20 +49,24 @@ class Attempt:
     ending: Ending | None = None
 
     def to_tell(self, since: float) -> list[Ended]:
-        """Return the replicas that exited with code 0 before this time and weren't returned before."""
+        """Return the exits with code 0 before the time `since`. Exits that an earlier call returned are omitted."""
         due = [] if self.primary else [*takewhile(lambda ended: ended.time < since, self.left[self.logged :])]
         self.logged += len(due)
         return due
 
     def forget(self) -> None:
-        """Forget all ends, because no earlier end explains a failure after a restart of all replicas."""
+        """Forget all exits of replicas.
+
+        After a restart of all replicas, an earlier exit can't explain a later failure.
+        """
         self.left.clear()
         self.returned.clear()
         self.logged, self.restart_at = 0, math.inf
 
     @property
     def causes(self) -> tuple[Ended, ...]:
-        """All ends that can explain the failure: the likely cause first, and restarted replicas last."""
+        """All exits of replicas that can explain the failure, with the likely cause first and restarted replicas last.
+        """
         down = likely_cause_first((*self.left, *self.failures))
         names = {ended.replica.name for ended in down}
         return (*down, *(ended for name, ended in self.returned.items() if name not in names))
@@ -70,7 +74,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a job and its causes."""
+    """The outcome of a job: its final state and the causes of a failure."""
 
     failures: tuple[Ended, ...] = ()  # the likely cause first; empty unless the job failed
     ending: Ending = Ending.SUCCEEDED
@@ -85,18 +89,21 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """The name of the google.rpc.Code of a job that didn't succeed."""
+        """The name of the google.rpc.Code that the service reports for a job that didn't succeed."""
         return STATUSES.get(self.ending, "INVALID_ARGUMENT")
 
     @property
     def failed(self) -> tuple[Ended, ...]:
-        """The first replica that failed, if the likely cause is a replica that exited with code 0 or never started."""
+        """The first replica that failed.
+
+        Empty unless the likely cause is a replica that exited with code 0 or never started.
+        """
         causes = self.failures if self.failures and not self.failures[0].code else ()
         return next(((ended,) for ended in causes if ended.code), ())
 
     @property
     def others(self) -> Iterator[str]:
-        """Sentences about all ends but the first, such as `3 other replicas lost a connection`."""
+        """Sentences about all exits except the first exit. Example: `3 other replicas lost a connection`."""
         victims = [ended for ended in self.failures[1:] if ended.lost_a_peer]
         for ended in self.failures[1:]:
             if len(victims) < 2 or ended not in victims:
@@ -106,7 +113,8 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """The cause in the service's wording, with the traceback, followed by one line for each other fact."""
+        """The likely cause in the service's wording, including a traceback, followed by one line for each other fact.
+        """
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]
@@ -121,7 +129,10 @@ class Outcome:
 
 
 def hidden(primary: Ended | None, running: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """Yield the problems that a success hides. `running` contains each running replica with its last lines."""
+    """Yield the problems that a successful job hides.
+
+    `running` yields the name and last lines of each running replica.
+    """
     if primary and primary.raised:
         yield (
             f"{primary.replica.name} exited with code 0 after a traceback: {primary.raised}. If the exception ended the"

@@ -1,4 +1,4 @@
-"""Sentences about the files that are discarded when a replica exits."""
+"""Creates sentences about the files that are discarded when a replica exits."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ OF_TOOLS = re.compile(
 
 
 def in_scheme(paths: Iterable[Path]) -> str:
-    """Return a sentence about the files in a folder named gs:, or "" if there are no such files."""
+    """Return a sentence about the files in a folder named gs:. Return "" if there are no such files."""
     found = sorted(path for path in paths if SCHEME in path.parts)
     if not found:
         return ""
@@ -28,7 +28,10 @@ def in_scheme(paths: Iterable[Path]) -> str:
 
 
 def discarded(paths: Iterable[Path], cwd: Path, home: Path) -> str:
-    """Return a line about discarded files, or "". Files in the working directory come first."""
+    """Return a line that lists discarded files. Return "" if no files were discarded.
+
+    Files in the working directory come first in the list.
+    """
     own = {cwd: ("", "the working directory"), home: ("~/", "the home folder")}
     found = []
     for path in paths:
