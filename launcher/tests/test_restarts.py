@@ -308,7 +308,9 @@ def test_a_timeout_counts_over_all_restarts(tmp_path: Path) -> None:
     policy = Policy(replica_restarts=1000, timeout=5, grace=0)
     outcome = run(tmp_path, replica("import time; time.sleep(0.3); exit(3)"), policy=policy)
     assert outcome.ending is Ending.TIMED_OUT
-    assert outcome.message == "the job ran longer than its timeout of 5 s. To allow more time, raise scheduling.timeout"
+    assert (
+        outcome.message == "the job ran longer than its timeout of 5 s. To allow more time, increase scheduling.timeout"
+    )
 
 
 def test_whatever_is_ordered_before_the_first_start_comes_first(tmp_path: Path) -> None:

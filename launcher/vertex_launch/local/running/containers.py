@@ -42,7 +42,9 @@ def client() -> str:
     """Return the path of the docker or podman command. Raises FaultError if neither command is installed."""
     engine = installed()
     if not engine:
-        raise FaultError("--containers: docker and podman aren't installed; omit --containers to run processes")
+        raise FaultError(
+            "--containers: docker and podman aren't installed; to run replicas as processes, omit --containers"
+        )
     return engine
 
 
@@ -136,10 +138,10 @@ def _gpus(client: str, indices: str) -> list[str]:
 
 
 def _user(client: str) -> tuple[str, ...]:
-    """Return the options that make Docker run a container as the current user, so that root doesn't own the container's files.
+    """Return the options that make Docker run a container as the current user.
 
-    In rootless Docker and in Podman, root in the container is already the current user. Podman, even under the name
-    docker, doesn't support this `info` format and returns an error.
+    Otherwise, root would own the written files. In rootless Docker and in Podman, root in the container is already the
+    current user. Podman, even under the name docker, doesn't support this `info` format and returns an error.
     """
     info = _client(client, "info", "--format={{.SecurityOptions}}")
     if os.getuid() == 0 or info.returncode or "rootless" in info.stdout:

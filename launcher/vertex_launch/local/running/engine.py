@@ -74,7 +74,7 @@ class Execution:
             while (ending := self._run_attempt()) is Ending.STARTS_AGAIN:
                 self._stop_all()
             for fault in self._faults:
-                self._log(self._states[fault.replica].replica, f"simulated fault: {fault}, but the job ended first")
+                self._log(self._states[fault.replica].replica, f"the job ended before this simulated fault: {fault}")
             return self._outcome(ending)
         finally:
             self._stop_all()
@@ -257,7 +257,7 @@ class Execution:
         cause = attempt.causes[0]
         user_error = self._policy.user_error(attempt.failures, cause)
         if user_error and limit:
-            self._log(user_error.replica, f"{user_error}, a permanent user error. The job isn't retried")
+            self._log(user_error.replica, f"{user_error}, which is a permanent user error, so the job isn't retried")
         if user_error or self._retries >= limit:
             self._end(Ending.FAILED)
         else:

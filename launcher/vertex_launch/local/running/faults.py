@@ -24,8 +24,8 @@ FORM = re.compile(
 )
 FORMS = "kill, term, preempt, freeze[=SECONDS], late=SECONDS, slow=TIMES, flip, truncate, exit0@MOMENT, raise@MOMENT"
 IMPOSSIBLE = {
-    "cut": "can't be simulated because all replicas share this machine's network; use freeze, the closest fault",
-    "full": "can't be simulated because all replicas share this machine's disk; put .vertex on a small disk",
+    "cut": "this fault can't be simulated because all replicas share this machine's network; use freeze instead",
+    "full": "this fault can't be simulated because all replicas share this machine's disk; put .vertex on a small disk",
 }
 SENTENCES: Mapping[Action, str] = {  # {} is the number
     "kill": "is killed",
@@ -80,8 +80,8 @@ def _parsed(word: str) -> Fault:
             match["replica"], cast(Action, action), number, int(match["step"] or 0), float(match["after"] or 0)
         )
     reason = IMPOSSIBLE.get(word.partition(":")[2].partition("@")[0])
-    cure = f"use a form such as workerpool1-0:kill@step=20 or workerpool1-0:kill@after=12s. The faults are {FORMS}"
-    raise FaultError(f'--fault "{word}": {reason or f"is an unknown fault; {cure}"}')
+    cure = f"use a form such as workerpool1-0:kill@step=20 or workerpool1-0:kill@after=12s. Valid faults are {FORMS}"
+    raise FaultError(f'--fault "{word}": {reason or f"this fault is unknown; {cure}"}')
 
 
 def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tuple[Replica, ...]:

@@ -75,10 +75,12 @@ def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[
 
 
 def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list[str]:
-    """Return a sentence for each variable that can't be passed to replicas because this shell doesn't set it.
-    """
+    """Return a sentence for each variable that can't be passed to replicas because this shell doesn't set it."""
     missing = [name for name, value in named.items() if value is True and name not in environ]
-    return [f"{name} can't be passed to replicas: this shell doesn't set it; export it first" for name in missing]
+    return [
+        f"{name} can't be passed to replicas because this shell doesn't set the variable; export it first"
+        for name in missing
+    ]
 
 
 def _user_packages(base: Path) -> dict[str, str]:

@@ -111,7 +111,9 @@ def free_ports(count: int) -> list[int]:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))  # some programs listen on one address of the host, others on all addresses
             ports.append(port)
-    raise OSError(f"this machine has fewer than {count} free ports above {LOWEST_PORT}; stop programs that use ports")
+    raise OSError(
+        f"this machine has fewer than {count} free ports above {LOWEST_PORT}; stop other programs that use ports"
+    )
 
 
 @functools.cache

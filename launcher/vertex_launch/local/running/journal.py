@@ -40,8 +40,7 @@ class Journal:
 
 
 def lines(path: Path, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield each journal line that begins between the byte offsets `begin` and `end`, together with the line's offset.
-    """
+    """Yield each journal line that begins between the byte offsets `begin` and `end`, along with its offset."""
     with open_regular(path) as file:
         file.seek(max(begin - 1, 0))
         offset = file.tell() + (len(file.readline()) if begin else 0)

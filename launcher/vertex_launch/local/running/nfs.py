@@ -20,7 +20,7 @@ def folders(job: Job, state_dir: StateDir) -> dict[int, dict[str, Path]]:
     for pool in job.pools:
         for mount in pool.spec.nfs_mounts:
             if ".." in PurePosixPath(f"{mount.server}/{mount.path}/{mount.mount_point}").parts:
-                finding = Finding(pool.at("nfsMounts"), 'has ".." in a path', "remove it")
+                finding = Finding(pool.at("nfsMounts"), 'a path contains ".."', "remove it")
                 raise FaultError(finding, file=job.origin)
             folder = state_dir.nfs(mount.server, mount.path)
             folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,10 @@ def folders(job: Job, state_dir: StateDir) -> dict[int, dict[str, Path]]:
 
 def require_mounts(job: Job, isolated: Isolation) -> None:
     """Raise FaultError if the job has NFS mounts but this system doesn't permit mounts."""
-    fault, cure = "can't be mounted by processes on this system", "run the job with --containers, or use a bucket"
+    fault, cure = (
+        "this system doesn't permit processes to mount folders",
+        "run the job with --containers, or use a bucket",
+    )
     findings = [Finding(pool.at("nfsMounts"), fault, cure) for pool in job.pools if pool.spec.nfs_mounts]
     if findings and not isolated.mounts:
         raise FaultError(*findings, file=job.origin)

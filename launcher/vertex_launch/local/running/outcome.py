@@ -65,8 +65,7 @@ class Attempt:
 
     @property
     def causes(self) -> tuple[Ended, ...]:
-        """All exits of replicas that can explain the failure, with the likely cause first and restarted replicas last.
-        """
+        """All exits that can explain the failure, with the likely cause first and restarted replicas last."""
         down = likely_cause_first((*self.left, *self.failures))
         names = {ended.replica.name for ended in down}
         return (*down, *(ended for name, ended in self.returned.items() if name not in names))
@@ -113,14 +112,13 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """The likely cause in the service's wording, including a traceback, followed by one line for each other fact.
-        """
+        """The likely cause in the service's wording, with a traceback, followed by one line for each other fact."""
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]
             lines += [ended.verdict for ended in self.failed]
         if self.ending is Ending.TIMED_OUT:
-            lines[0] += f" of {self.timeout:g} s. To allow more time, raise scheduling.timeout"
+            lines[0] += f" of {self.timeout:g} s. To allow more time, increase scheduling.timeout"
         if self.restarts:
             lines.append(f"{self.failures[0].replica.name} was restarted {_times(self.restarts)}")
         if self.retries:
@@ -136,13 +134,13 @@ def hidden(primary: Ended | None, running: Iterable[tuple[str, Sequence[str]]]) 
     if primary and primary.raised:
         yield (
             f"{primary.replica.name} exited with code 0 after a traceback: {primary.raised}. If the exception ended the"
-            " program, a shell hid the exit code. Begin the script with set -eo pipefail, and remove || true and &"
+            " program, a shell hid its exit code. Begin the script with set -eo pipefail, and remove || true and &"
         )
     for name, lines in running if primary else ():
         said = f". Its last line: {message(lines[-1])[:LINE]}" if lines else ""
         yield (
             f"{name} was still running when the chief exited with code 0, so it was stopped. If the job needs this"
-            f" replica, make the chief wait for it{said}"
+            f" replica, make the chief wait until it exits{said}"
         )
 
 

@@ -75,9 +75,9 @@ class Process:
         except (OSError, ValueError) as error:  # such as a NUL, or an argument of more than 128 KiB
             log.close()
             reason = error.strerror if isinstance(error, OSError) else error
-            cure = "write long values to a file in a bucket, and remove NUL characters and = in names of variables"
+            cure = "write long values to a file in a bucket, and remove NUL characters, and = in variable names"
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
-                cure = "run fewer replicas at the same time, or raise this system's limits (ulimit -a)"
+                cure = "run fewer replicas at the same time, or increase this system's limits (see ulimit -a)"
             raise FaultError(f"{replica.name}: this system can't start the replica: {reason}; {cure}") from None
         self.number = self._process.pid  # the ID of the first process
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)

@@ -50,8 +50,7 @@ class Silence:
 
 
 def describe(before: Mapping[str, Activity], now: Mapping[str, Activity]) -> str:
-    """Return a sentence about what each replica is doing, based on its connections and its CPU use in SAMPLE_SECONDS.
-    """
+    """Return a sentence about the activity of each replica, based on connections and CPU use in SAMPLE_SECONDS."""
     sentence = f"no replica has printed a line for {SILENT_SECONDS:g} s"
     if not now:
         return sentence

@@ -24,11 +24,13 @@ SLOWER = 1000  # the pause is at least 1/1000 of the time since the last replica
 LOOKS = 3  # how many samples of all processes are required before a missing connection counts
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
 ALONE = (
-    "No training process was connected to another world. If the worlds were meant to train one model, each world"
-    " trained alone. To train together, start the script with torchrun --nnodes=$(WORLD_SIZE) --node-rank=$(RANK)"
-    " --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT), or use a strategy that reads TF_CONFIG"
+    "No training process was connected to another world. If all replicas were meant to train one model, each world"
+    " trained a separate model instead. To train one model, use a strategy that reads TF_CONFIG, or start the script with"
+    " torchrun --nnodes=$(WORLD_SIZE) --node-rank=$(RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)"
 )
-ITSELF = "because all replicas share this machine. On Vertex AI each replica would wait for itself. Use MASTER_ADDR"
+ITSELF = (
+    "because all replicas share this machine. On Vertex AI, each replica would wait for itself. Use MASTER_ADDR instead"
+)
 
 
 @dataclass

@@ -69,7 +69,7 @@ class Layers:
             if not self._has_layer(place) and not self._cover(place):
                 self._bind(place, place)
         if self._layered and not self._has_layer(self._cwd):
-            raise OSError(0, "no overlay for the working directory")
+            raise OSError(0, "this system doesn't permit an overlay on the working directory")
         for place, folder in self._folders.items():
             self._bind(folder, place)
         for place in _paths(os.environ.get(name, "") for name in OWN):

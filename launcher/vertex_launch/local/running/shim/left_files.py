@@ -23,8 +23,8 @@ def in_scheme(paths: Iterable[Path]) -> str:
         return ""
     name = "/".join(found[0].parts[found[0].parts.index(SCHEME) + 1 :])
     what = f"{found[0].name} and {len(found) - 1} more files were" if len(found) > 1 else f"{found[0].name} was"
-    where = f"written to a local folder named {SCHEME}, not to Cloud Storage"
-    return f"{what} {where}: {SCHEME}//{name} isn't a path. Use /gcs/{name}"
+    where = f"written to a local folder named {SCHEME}, not to Cloud Storage, because"
+    return f"{what} {where} {SCHEME}//{name} isn't a file path. Use /gcs/{name}"
 
 
 def discarded(paths: Iterable[Path], cwd: Path, home: Path) -> str:

@@ -38,9 +38,9 @@ MACHINES = {
 }
 
 FUSE, DEFAULT = ": Cloud Storage FUSE", "the default of gcsfuse, probably also on Vertex AI"
-COMPLETE = "Write files with their final names, then a file that marks them as complete"
+COMPLETE = "Write files with their final names, and then a file that marks these files as complete"
 FOLDER = f"{FUSE} can't rename a folder with files in a bucket without hierarchical namespace ({DEFAULT}). {COMPLETE}"
-LARGE = f"{FUSE} renames a folder with files only on this machine type, one file after another ({DEFAULT}). {COMPLETE}"
+LARGE = f"{FUSE} renames folders with files only on this machine type, one file at a time ({DEFAULT}). {COMPLETE}"
 LINK = f"{FUSE} doesn't support hard links. Copy the file instead"
 BUCKETS = f"{FUSE} can't move files to another bucket. Copy the file instead"
 OPEN = (
@@ -147,8 +147,7 @@ def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
 
 
 def _path(process: int, at: int, address: int, root: str) -> str:
-    """Return the absolute path that a process passes to a system call, relative to the root directory of the process.
-    """
+    """Return the absolute path that a process passes to a system call, relative to the process's root directory."""
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         path = os.fsdecode(memory.read(LONGEST).partition(b"\0")[0]).rstrip("/")

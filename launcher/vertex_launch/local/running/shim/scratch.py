@@ -69,8 +69,7 @@ class Scratch:
                         yield place / path.relative_to(folder)
 
     def layers(self) -> Iterator[tuple[Path, Path]]:
-        """Yield each private folder of the replica, together with the temporary folder that contains its written files.
-        """
+        """Yield each private folder of the replica and the temporary folder that contains its written files."""
         for folder in self._folders.values():
             for layer in folder.iterdir():
                 yield Path(os.readlink(layer / PLACE)), layer / UPPER
