@@ -25,7 +25,7 @@ LOOKS = 3  # how many samples of all processes are required before a missing con
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
 ALONE = (
     "No training process was connected to another world. If all replicas were meant to train one model, each world"
-    " trained a separate model instead. To train one model, use a strategy that reads TF_CONFIG, or start the script with"
+    " trained a separate model instead. To train one model, use a strategy that reads TF_CONFIG, or start it with"
     " torchrun --nnodes=$(WORLD_SIZE) --node-rank=$(RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)"
 )
 ITSELF = (
