@@ -128,7 +128,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         ticket.execution.disturb(action, replica, seconds)
 
     def open_shell(self, path: str, terminal: str) -> bool:
-        """Start a shell for a terminal in the replica whose shell URL has this path.
+        """Start a shell and connect it to a terminal. The shell runs in the replica whose shell URL has this path.
 
         Return whether the shell was started.
         """
@@ -145,11 +145,11 @@ class Jobs(BackgroundTasks[_Ticket]):
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """Return a job's errors under `place`, according to the rules of `vertex-launch check` and local resources.
+        """Return the errors of a job, with `place` as the prefix of each error's location.
 
-        The rules use the project and the region of the request. The local resources that a job may require are
-        experiments, TensorBoards, persistent resources, and mlflow. Raises ApiError RESOURCE_EXHAUSTED if the job can
-        never run on this machine.
+        The errors come from the rules of `vertex-launch check` for the project and region of the request, and from
+        missing local resources. These local resources are experiments, TensorBoards, persistent resources, and mlflow.
+        Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
         """
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
@@ -212,7 +212,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     def _lose(self, resource: Resource) -> None:
         """End a job whose process has ended.
 
-        If `run` is still running the job or if the job is queued, don't end the job.
+        Don't end a queued job or a job that the `run` command is still running.
         """
         name = resource["name"]
         if resource["state"] == QUEUED and not resource.get(DEPENDS):
@@ -345,10 +345,7 @@ def _taken(room: Machines, needs: Machines) -> bool:
 
 
 def _longest_wait(job: Job) -> float:
-    """Return the maximum number of seconds that a job may stay queued.
-
-    Only FLEX_START jobs have a limit; 0 means no limit.
-    """
+    """Return the maximum wait of a FLEX_START job in seconds. Return 0 if the wait of the job isn't limited."""
     if job.strategy != "FLEX_START":
         return 0
     if "max_wait_duration" not in job.spec.scheduling:

@@ -103,7 +103,7 @@ def _requirements(package: Path) -> Iterator[str]:
 
 
 class Curves:
-    """The curves of one job. The TensorBoard experiment that has the job's ID stores the curves."""
+    """The curves of one job, which are stored in the TensorBoard experiment that has the job's ID."""
 
     def __init__(self, store: Store, job: str, board: str, folder: Path) -> None:
         self._store, self._job, self._folder = store, job, folder
@@ -112,7 +112,10 @@ class Curves:
         self._files: dict[Path, _EventFile] = {}
 
     def follow(self) -> None:
-        """Add new points from the event files to the TensorBoard. Ignore unreadable files and a deleted TensorBoard."""
+        """Add new points from the event files to the TensorBoard.
+
+        Skip unreadable files and a TensorBoard that was deleted.
+        """
         with contextlib.suppress(ApiError, OSError):
             for path in sorted(filter(Path.is_file, self._folder.rglob("*tfevents*"))):
                 run = NOT_IN_AN_ID.sub("-", path.parent.relative_to(self._folder).as_posix().removeprefix("."))
@@ -142,9 +145,9 @@ class Curves:
 
 
 def points(store: Store, job: Resource) -> dict[str, list[tuple[int, float]]]:
-    """Return the curves of a job's event files: tag -> list of (step, value).
+    """Return the curves of a job's event files as lists of (step, value) pairs, keyed by tag.
 
-    If a run has a subfolder, tags contain its name.
+    If an event file is in a subfolder, the keys also contain the name of the run.
     """
     board = job.get("jobSpec", {}).get("tensorboard")
     return tensorboards.scalars(store, _experiment(board, job["name"]), ROOT_RUN) if board else {}

@@ -41,7 +41,7 @@ KEY = itemgetter(0)
 
 
 class Query(NamedTuple):
-    """A request for a page of matching entries between two keys, in ascending or descending order."""
+    """A request for one page of the log entries between two keys that match a filter, in ascending or descending order."""
 
     wanted: filters.Filter
     after: Key
@@ -139,8 +139,8 @@ def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
 def list_entries(store: Store, request: Mapping[str, Any]) -> Resource:
     """Return a page of entries from the logs of all jobs, in response to an entries.list request.
 
-    A filter may contain the ID of a tuning job, as gcloud's filter does. In this case, the labels of all trials'
-    entries contain the ID of the tuning job. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
+    A filter, such as the filter of gcloud, may contain the ID of a tuning job. In this case, the entries of all its
+    trials are labeled with the ID of the tuning job. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
     """
     projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):
@@ -192,7 +192,7 @@ def _page(entries: Iterator[Entry], query: Query) -> Resource:
 
 
 def _key(token: str) -> Key:
-    """Return the key in a page token. Raises ApiError INVALID_ARGUMENT if the token isn't valid."""
+    """Return the key that a page token contains. Raises ApiError INVALID_ARGUMENT if the token isn't valid."""
     with contextlib.suppress(ValueError):
         match jsons.loads(base64.urlsafe_b64decode(token)):
             case [str(time), str(id)]:

@@ -107,7 +107,10 @@ class MetricFile:
 
 
 def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measurement]:
-    """Return the measurements of a file and of the file that replaced it, which may begin in the middle of a step."""
+    """Return the measurements of a metric file and of the file that replaced it.
+
+    The new file may begin in the middle of a step.
+    """
     if not before or not now:
         return now or before
     kept = [one for one in before if one.step < now[0].step]
@@ -116,7 +119,7 @@ def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measureme
 
 
 def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Measurement | None]:
-    """Return the names in a line and its measurement.
+    """Return the metric names in a line and the line's measurement, or None as the measurement.
 
     The measurement is None if the line contains no metric in `ids`. Raises ValueError if the line isn't valid.
     """

@@ -1,4 +1,4 @@
-"""Manages persistent resources. Their machines keep running, so that jobs start immediately or wait in a queue.
+"""Manages persistent resources, whose machines keep running so that jobs start immediately or wait in a queue.
 
 Source: Vertex AI documentation, "Create", "Reboot" and "Delete a persistent resource", 2026; google-cloud-aiplatform
 2.7.0, types/persistent_resource.py.
@@ -111,7 +111,7 @@ class PersistentResources(Records):
         return super()._updated(replace(call, query=query), name)
 
     def _completed(self, parent: str, id: str, message: PersistentResource) -> dict[str, Any]:
-        """Return a resource in which each pool has an ID and a count.
+        """Return a resource whose pools all have an ID and a count.
 
         Raises ApiError if Vertex AI would reject the resource.
         """

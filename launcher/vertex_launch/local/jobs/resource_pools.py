@@ -47,7 +47,7 @@ def needed(job: Job, resource: str) -> Machines:
 
 
 def held(resource: Resource) -> Machines:
-    """Return the maximum number of machines of each type in a persistent resource. Add the counts of equal pools."""
+    """Return the maximum number of machines of each type in a persistent resource. Pools of the same type are added."""
     pools = ((machine(pool), most(pool)) for pool in resource["resourcePools"])
     return sum((Machines({(resource["name"], kind): count}) for kind, count in pools), Machines())
 
@@ -55,8 +55,8 @@ def held(resource: Resource) -> Machines:
 def needs(parent: str, job: Job, options: Options) -> list[Machines]:
     """Return the machines that a job takes from each stock.
 
-    A job takes machines from its persistent resource. Otherwise, a job takes replicas from its region and from the
-    total.
+    The stocks of a job are the machines of its persistent resource, or else the replica limits of its region and the
+    service.
     """
     if resource := resource_of(parent, job):
         return [needed(job, resource)]
@@ -72,7 +72,7 @@ def stocks(store: Store, options: Options) -> Machines:
 
 
 def with_use(resource: Resource, used: Machines) -> Resource:
-    """Return a persistent resource whose pools contain the number of machines on which jobs run."""
+    """Return a persistent resource whose pools contain the number of machines that jobs use."""
     left, pools = Machines(used), []
     for pool in resource["resourcePools"]:
         stock = resource["name"], machine(pool)

@@ -72,7 +72,7 @@ class Search:
     def repeat(self, id: str, parameters: Mapping[str, Value], began: float) -> Suggestion:
         """Return the next trial of an earlier run of this study.
 
-        Call this method for all earlier trials before `ask`.
+        Call `repeat` for all earlier trials before calling `ask`.
         """
         trial = self._asked_again(parameters) if self._study else None
         if self._grid:
@@ -97,9 +97,10 @@ class Search:
             self._ended.append(curve)
 
     def final(self, measurements: Sequence[Measurement]) -> Measurement | None:
-        """Return the last measurement of a trial, or the best measurement by the first metric if the study selects it.
+        """Return the final measurement of a trial, which is the last or the best measurement according to the study.
 
-        Return None if this measurement lacks a metric or contains a value that isn't finite.
+        The first metric determines the best measurement. Return None if the final measurement lacks a metric or
+        contains a value that isn't finite.
         Source: google-cloud-aiplatform 2.7.0, StudySpec.MeasurementSelectionType.
         """
         whole = self._whole(measurements)
@@ -207,7 +208,8 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
 def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAutomatedStoppingSpec) -> bool:
     """Return whether the line through a trial's last measurements is below the best score at the last step.
 
-    If a curve flattens, the curve stays below this line. The service's regression over all trials isn't public.
+    A curve that flattens stays below the line through its last measurements. The regression that the service uses isn't
+    public.
     Source: google-cloud-aiplatform 2.7.0, StudySpec.ConvexAutomatedStoppingSpec.
     """
     least = rule.min_measurement_count or CONVEX_LEAST

@@ -42,9 +42,9 @@ class _Trial:
 
     @property
     def job(self) -> str:
-        """The name of the trial's custom job.
+        """The name of the trial's custom job, or "" if the trial hasn't had a custom job yet.
 
-        While a trial waits, its earlier custom job counts. The name is "" without a job.
+        If the trial waits for another run, the name is that of its earlier custom job.
         """
         return str(self.shown.get("customJob", ""))
 
@@ -98,8 +98,8 @@ class Tunings(BackgroundTasks[_Study]):
     def create(self, parent: str, message: HyperparameterTuningJob, earlier: Resource | None = None) -> Resource:
         """Check and start a tuning job. Raises ApiError if the tuning job isn't valid.
 
-        If `earlier` is set, continue this earlier tuning job with the same study. Its successful trials count, and its
-        other trials run again.
+        If `earlier` is set, continue this earlier tuning job with the same study. Successful trials of the earlier
+        tuning job count, and all other trials run again.
         """
         refuse([*name_findings(message.display_name), *self.findings(parent, message)])
         name = earlier["name"] if earlier else f"{parent}/{COLLECTION}/{self._store.new_id()}"
@@ -113,7 +113,10 @@ class Tunings(BackgroundTasks[_Study]):
         return self._begin(study, as_json(message) | trials | {"state": PENDING})
 
     def findings(self, parent: str, message: HyperparameterTuningJob) -> list[Finding]:
-        """Return the errors of a tuning job. Raises ApiError if its trials can never run on this machine."""
+        """Return the errors of a tuning job.
+
+        Raises ApiError if the tuning job's trials can never run on this machine.
+        """
         of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
         return [*study_validation.findings(message), *search.findings(message.study_spec), *of_trials]
 

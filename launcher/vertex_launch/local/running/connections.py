@@ -85,7 +85,7 @@ def visible() -> bool:
 def _sockets(members: Iterable[Member]) -> dict[int, Member]:
     """Return the owner of each socket, keyed by inode.
 
-    If several processes share a socket, the owner is their parent.
+    If several processes share a socket, the parent process is the owner.
     """
     owners: dict[int, Member] = {}
     for member in members:

@@ -138,10 +138,10 @@ def _gpus(client: str, indices: str) -> list[str]:
 
 
 def _user(client: str) -> tuple[str, ...]:
-    """Return the options that make Docker run a container as the current user.
+    """Return the options that make Docker run a container as the current user, so that root doesn't own its files.
 
-    Otherwise, root would own the written files. In rootless Docker and in Podman, root in the container is already the
-    current user. Podman, even under the name docker, doesn't support this `info` format and returns an error.
+    In rootless Docker and in Podman, root in the container is already the current user. Podman, even under the name
+    docker, doesn't support this `info` format and returns an error.
     """
     info = _client(client, "info", "--format={{.SecurityOptions}}")
     if os.getuid() == 0 or info.returncode or "rootless" in info.stdout:

@@ -67,7 +67,7 @@ class Ended:
     def lost_a_peer(self) -> bool:
         """True if the exit code, the last event, or the last output blames another replica.
 
-        Log output gives only a guess, which is good enough to sort causes.
+        A match in the last output is only a guess, but a guess is good enough to sort the causes.
         """
         words = [line for line in self._last_words if not line[:1].isspace()]
         blames = self.code == PEER_LOST or events.BLAMES & self.event.keys()

@@ -91,7 +91,10 @@ class Execution:
         state.disturb(action, self._policy.grace if action == "preempt" else number)
 
     def open_shell(self, name: str, terminal: str) -> bool:
-        """Start a shell in this replica for a terminal. Return False if the replica isn't running."""
+        """Start a shell in this replica, and connect the shell to a terminal.
+
+        Return False if the replica isn't running.
+        """
         process = self._states[name].process
         if process:
             process.open_shell(terminal)
@@ -158,9 +161,9 @@ class Execution:
         state.due, state.postponed, state.began = math.inf, 0, min(state.began, self._heard)
 
     def _read(self, replica: Replica, line: str, severity: str) -> None:
-        """Show a line of a replica, and check whether the job has reached a new step.
+        """Show a line of a replica, and check whether the line contains a step at which a simulated fault may be due.
 
-        The reader thread of the replica calls this method. Faults can be due at a step.
+        The reader thread of the replica calls this method.
         """
         self._heard = time.monotonic()
         self._show(replica, line, severity)
@@ -316,7 +319,7 @@ class Execution:
         return tuple(dict.fromkeys(filter(None, notes)))
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
-        """Yield each running replica that SIGSTOP stopped or that a replica with a lost peer blames."""
+        """Yield the running replicas that SIGSTOP stopped, and those that other replicas blame for a lost peer."""
         named, running = {name for ended in failures for name in ended.accused}, self._numbers()
         stuck = {name: does for ended in failures for name, does in events.stuck(ended.event).items()}
         stopped = {name for name, activity in activities(running).items() if activity.stopped}

@@ -49,7 +49,7 @@ def steps(fields: Fields) -> Steps | None:
 
 
 def last(before: Fields, fields: Fields) -> Fields:
-    """Return the latest event that explains why a replica exits. `fields` contains the fields of a new line.
+    """Return the latest event that explains why a replica exits, from a new line or from earlier lines.
 
     If the new line reports progress, the event from earlier lines is discarded.
     """
@@ -65,7 +65,7 @@ def accused(event: Fields) -> Iterator[str]:
 
 
 def stuck(event: Fields) -> dict[str, str]:
-    """Map the replica that is stuck according to an event to the phrase `is stuck in PLACE`."""
+    """Map the name of the replica that is stuck, according to an event, to the phrase `is stuck in PLACE`."""
     place = printable(str(event.get("place", "its program")))
     return {name: f"is stuck in {place}" for name in [event.get("stuck")] if isinstance(name, str)}
 

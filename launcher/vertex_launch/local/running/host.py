@@ -31,7 +31,7 @@ LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder; adds the launcher's user
 
 
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
-    """Return environment variables that replace the image's environment. This Python's folder comes first on PATH.
+    """Return environment variables that replace the image's environment. The launcher's Python comes first on PATH.
 
     Replicas don't use the user's home folder, because Google's clients, git, and other programs would find credentials
     in that folder.
@@ -54,10 +54,7 @@ def remove_home(state_dir: StateDir, job_id: str) -> None:
 
 
 def remove_left_homes(state_dir: StateDir) -> None:
-    """Remove the home folders of jobs whose launcher was killed.
-
-    If a launcher is running, the job's journal is locked.
-    """
+    """Remove the home folders of jobs whose launcher was killed. A running launcher locks its job's journal."""
     for home in state_dir.of_replicas("").glob("*"):
         # OSError: the journal doesn't exist, or the file system doesn't support locks, so the state is unknown.
         with contextlib.suppress(OSError), open_regular(state_dir.journal(home.name)) as journal:

@@ -41,7 +41,10 @@ class Host:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment variable HOSTNAME, which every container sets. Empty if the replicas don't have hostnames."""
+        """The environment variable HOSTNAME, which every container sets.
+
+        Replicas without hostnames don't set the variable.
+        """
         return {} if self.name == self.ip else {"HOSTNAME": self.name}
 
 

@@ -52,8 +52,8 @@ class Isolation:
 def isolation(buckets: Path | None = None) -> Isolation:
     """Return the best isolation that works on this machine, according to test commands.
 
-    On Linux, root can use complete isolation, and other users can use most features. On macOS, replicas aren't
-    isolated.
+    On Linux, root can use complete isolation, and other users can use most isolation features. On macOS, replicas
+    aren't isolated.
     """
     names = None
     with contextlib.suppress(OSError):  # the probe shows whether this worked

@@ -1,4 +1,7 @@
-"""Simulates the NFS mounts of a job with local folders. All jobs that mount the same NFS export share a folder."""
+"""Simulates the NFS mounts of a job with local folders.
+
+All jobs that mount the same NFS export share one local folder.
+"""
 
 from pathlib import Path, PurePosixPath
 

@@ -49,7 +49,10 @@ class Attempt:
     ending: Ending | None = None
 
     def to_tell(self, since: float) -> list[Ended]:
-        """Return the exits with code 0 before the time `since`. Exits that an earlier call returned are omitted."""
+        """Return the replicas that exited with code 0 before the time `since`.
+
+        Omit replicas that an earlier call returned.
+        """
         due = [] if self.primary else [*takewhile(lambda ended: ended.time < since, self.left[self.logged :])]
         self.logged += len(due)
         return due
@@ -93,9 +96,9 @@ class Outcome:
 
     @property
     def failed(self) -> tuple[Ended, ...]:
-        """The first replica that failed.
+        """The first replica that failed with a nonzero exit code.
 
-        Empty unless the likely cause is a replica that exited with code 0 or never started.
+        The tuple is empty unless the likely cause is a replica that exited with code 0 or never started.
         """
         causes = self.failures if self.failures and not self.failures[0].code else ()
         return next(((ended,) for ended in causes if ended.code), ())

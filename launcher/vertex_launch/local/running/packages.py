@@ -1,8 +1,8 @@
 """Creates virtual environments for the packages that jobs install, so that only the installing job sees the packages.
 
 Python searches the job's environment before the launcher's environment. pip treats the launcher's packages as
-installed. A job receives environments if the job has a pythonPackageSpec or if a command of the job runs pip. When a
-job runs pip, pip never changes the launcher's environment or the user's ~/.local folder.
+installed. The launcher creates environments for a job if the job has a pythonPackageSpec or runs pip in a command. When
+a job runs pip, pip never changes the launcher's environment or the user's ~/.local folder.
 """
 
 import os

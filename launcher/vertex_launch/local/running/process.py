@@ -90,13 +90,16 @@ class Process:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to the replica.
 
-        SIGTERM and SIGKILL reach only the command, as only PID 1 of a container receives a signal. Other signals reach
-        all processes of the replica.
+        SIGTERM and SIGKILL are sent only to the command, because container runtimes send signals only to PID 1. Other
+        signals are sent to all processes of the replica.
         """
         self._order(bytes([number]))
 
     def open_shell(self, terminal: str) -> None:
-        """Start a shell for a terminal in the replica's environment. The shell exits when the replica exits."""
+        """Start a shell in the replica's environment, and connect the shell to a terminal.
+
+        The shell exits with the replica.
+        """
         self._order(b"\0%s\n" % os.fsencode(terminal))
 
     def wait(self, seconds: float) -> None:

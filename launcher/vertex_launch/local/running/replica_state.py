@@ -99,7 +99,8 @@ class ReplicaState:
     def disturb(self, action: Action, number: float) -> None:
         """Simulate a fault of a machine or a program.
 
-        The argument `number` is a factor for `slow`, and otherwise in seconds.
+        For `slow`, `number` is the factor by which the replica runs slower. For other actions, `number` is a time in
+        seconds.
         """
         now = time.monotonic()
         match action:

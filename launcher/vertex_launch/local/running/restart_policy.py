@@ -50,7 +50,7 @@ class Policy:
     def restarts_replica(self, ended: Ended, restarts: int) -> bool:
         """Return whether to restart a failed replica in place.
 
-        The argument `restarts` is the number of its earlier restarts.
+        `restarts` is the number of the replica's earlier restarts.
         """
         return ended.code not in CRASHES and not self.is_permanent(ended) and restarts < self.replica_restarts
 

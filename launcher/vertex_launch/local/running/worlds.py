@@ -1,8 +1,8 @@
 """Finds the worlds of a job. A world is a group of replicas whose processes were connected to each other.
 
 Training processes keep their connections open, so regular samples find these connections. A short connection can begin
-and end between two samples. Linux lists a closed connection for another minute, but without its owners. Therefore, the
-replicas of a closed connection are unknown.
+and end between two samples. Linux lists a closed connection for another minute, but doesn't list the owners of the
+connection. Therefore, the replicas of a closed connection are unknown.
 """
 
 import contextlib

@@ -88,7 +88,7 @@ def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManage
 
 
 def change(job: Resource) -> Text:
-    """Return a line about a state, such as `12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
+    """Return a line about a job, such as `12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
     message = fault(job).partition("\n")[0]
     *_, collection, id = job["name"].split("/")
     head = f"{time.strftime('%H:%M:%S')} {collection}/{id} {printable(job.get('displayName', ''))} "

@@ -79,7 +79,10 @@ def routes(store: Store, jobs: Jobs) -> list[Route]:
 
 
 def shown(file: Path) -> Handler:
-    """Return a handler that serves an HTML page. The page's security policy permits only its own style and script."""
+    """Return a handler that serves an HTML page.
+
+    The page's security policy permits only the page's own style and script.
+    """
     page = file.read_text(encoding="utf-8")
     (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
     (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
@@ -121,7 +124,7 @@ def part(path: Path, start: int) -> dict[str, Any]:
 
 
 def reported(store: Store, id: str) -> Points:
-    """Return the finite measurements that a job has reported. Only a trial of a tuning job can report measurements."""
+    """Return the finite measurements that a job has reported. Only the trials of tuning jobs report measurements."""
     searches = [search for search in store.all(SEARCHES) if id in trial_ids(search)]
     names = [metric["metricId"] for search in searches for metric in search["studySpec"]["metrics"]]
     steps = MetricFile(store.state_dir.metrics(id), names).read(ended=True) if names else []

@@ -140,9 +140,9 @@ def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits
 
 
 def _opened(terminal: bytes, join: Callable[[], None]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a shell for a terminal unless the terminal is already closed.
+    """Start a shell and connect it to a terminal, unless the terminal is already closed.
 
-    The shell exits when the terminal is closed.
+    Closing the terminal ends the shell.
     """
 
     def attach() -> None:
@@ -165,7 +165,7 @@ def _become_user() -> None:
 
 
 def _separate(order: Order) -> None:
-    """Make later child processes start in a new PID namespace. Use a separate hostname and separate shared memory."""
+    """Make later child processes start in a new PID namespace. Give this process its own hostname and shared memory."""
     if order.world in NAMESPACES:
         check(libc.unshare(CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC), "unshare")
     if order.hosts:
@@ -227,7 +227,7 @@ def _signal(process: int, number: int) -> None:
 
 
 def _end_what_is_left(command: int) -> None:
-    """Kill the command's session and then all child processes of this process, including orphans that it adopted."""
+    """Kill the command's session, and then kill all child processes of this process, including adopted orphans."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(command, signal.SIGKILL)
     while children := _children(os.getpid()):

@@ -32,7 +32,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Layers:
-    """The private file system of one replica. Its root is mounted on the folder `root` in the launcher's folder."""
+    """The private file system of one replica. The file system's root is the folder `root` in the launcher's folder."""
 
     def __init__(self, scratch: Scratch, order: Order) -> None:
         self._scratch, self._state, self._layered = scratch, Path(order.state), order.layered

@@ -20,11 +20,10 @@ TRIALS = 50  # attempts to remove a folder, 0.1 s apart, because killed processe
 
 
 class Scratch:
-    """The temporary folders of a replica, on disk and in memory.
+    """The temporary folders of a replica, on disk and in memory. They contain a layer for each private folder.
 
-    Each private folder of the replica has a layer in them. A separate process removes the temporary folders when this
-    process exits, even if this process is killed. The separate process starts before the replica's mount namespace
-    exists and never enters the namespace.
+    A separate process removes the temporary folders when this process exits, even if this process is killed. The
+    separate process starts before the replica's mount namespace exists and never enters the namespace.
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class Scratch:
     def files(self) -> Iterator[Path]:
         """Yield the paths of written files as the replica sees the paths.
 
-        Skip empty files, because tools often leave them.
+        Skip empty files, because tools often leave empty files.
         """
         for place, folder in self.layers():
             for parent, _, names in os.walk(folder):
