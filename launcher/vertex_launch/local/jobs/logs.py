@@ -41,7 +41,7 @@ KEY = itemgetter(0)
 
 
 class Query(NamedTuple):
-    """A request for one page of the log entries between two keys that match a filter, in ascending or descending order."""
+    """A request for one page of log entries between two keys, in ascending or descending order."""
 
     wanted: filters.Filter
     after: Key

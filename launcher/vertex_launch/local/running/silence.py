@@ -37,7 +37,7 @@ class Silence:
 
         Args:
             silent: the number of seconds since the last line of any replica.
-            processes: maps each running replica to the ID of its first process. If no process is visible, the map is empty.
+            processes: maps each running replica to the ID of its first process. Empty if no process is visible.
         """
         if silent < SILENT_SECONDS - SAMPLE_SECONDS:
             self.sample, self.told = None, False
