@@ -236,7 +236,7 @@ def test_the_seventh_preemption_is_the_end(tmp_path: Path) -> None:
             running.execution.disturb("preempt", "workerpool0-0")
         outcome = running.end()
     assert outcome.ending is Ending.PREEMPTED
-    assert outcome.message == "the job was preempted too many times. Run it again, or don't use SPOT"
+    assert outcome.message == "the job was preempted too many times. Run the job again, or don't use SPOT"
 
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\n"

@@ -22,7 +22,7 @@ class Ending(Enum):
     FAILED = "failed"
     CANCELLED = "was canceled"
     TIMED_OUT = "ran longer than its timeout"
-    PREEMPTED = "was preempted too many times. Run it again, or don't use SPOT"
+    PREEMPTED = "was preempted too many times. Run the job again, or don't use SPOT"
     STARTS_AGAIN = "is restarted"  # only an attempt ends like this
 
 
