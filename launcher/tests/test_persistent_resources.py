@@ -164,7 +164,10 @@ def test_its_end_is_the_end_of_its_jobs(vertex: Service, client: Client) -> None
     [
         ({"machine_spec": {"machine_type": "n1-standard-9"}}, r"resourcePools\[0\].machineSpec.machineType"),
         ({"replica_count": 0}, r"resourcePools\[0\].replicaCount: is 0; use a number from 1 to 1000"),
-        ({"autoscaling_spec": {"min_replica_count": 3, "max_replica_count": 2}}, "autoscalingSpec: of 3 to 2 isn't"),
+        (
+            {"autoscaling_spec": {"min_replica_count": 3, "max_replica_count": 2}},
+            "autoscalingSpec: the range 3 to 2 isn't",
+        ),
     ],
 )
 def test_machines_that_cannot_be_are_refused(client: Client, pool: Json, message: str) -> None:
