@@ -79,7 +79,10 @@ def test_a_users_error_ends_the_job_also_if_its_peers_were_lost_first(tmp_path: 
     assert outcome.retries == 0
     assert str(outcome.failures[0]) == "workerpool1-0 exited with code 1"
     assert "ValueError: the cause" in outcome.message
-    assert "workerpool1-0: workerpool1-0 exited with code 1, a permanent user error. The job isn't retried" in job.lines
+    assert (
+        "workerpool1-0: workerpool1-0 exited with code 1, which is a permanent user error, so the job isn't retried"
+        in job.lines
+    )
 
 
 def test_all_start_again_together_when_nobody_says_why_a_peer_was_lost(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ LinearRegression().fit([[1], [2], [3]], [1, 2, 3])
             "itself", str(path), "image", enable_autolog=True, requirements=["scikit-learn", *requirements]
         )
 
-    with pytest.raises(BadRequest, match=f'add "{experiments.MLFLOW}" to its requirements'):
+    with pytest.raises(BadRequest, match=f'add "{experiments.MLFLOW}" to the requirements of the package'):
         local().run(experiment="itself", service_account=ACCOUNT)
     local(experiments.MLFLOW).run(experiment="itself", service_account=ACCOUNT)
     (run,) = aiplatform.ExperimentRun.list(experiment="itself")

@@ -43,7 +43,7 @@ def test_a_fault_is_written_in_a_word_and_told_in_a_sentence(word: str, fault: F
 )
 def test_a_word_that_is_no_fault_is_refused_with_those_that_are(word: str) -> None:
     with pytest.raises(
-        FaultError, match=f'^--fault "{re.escape(word)}": is an unknown fault; use a form such as .* faults are kill,'
+        FaultError, match=f'^--fault "{re.escape(word)}": this fault is unknown; use a form such as .* faults are kill,'
     ):
         faults.parsed([word])
 
@@ -137,7 +137,7 @@ def test_a_fault_that_never_came_is_told(tmp_path: Path) -> None:
     ordered = faults.parsed(["workerpool0-0:kill@step=20"])
     running = Running(tmp_path, replica("print('step 1')"), policy=Policy(), ordered=ordered)
     assert running.end().succeeded
-    told = "workerpool0-0: simulated fault: workerpool0-0 is killed at step 20, but the job ended first"
+    told = "workerpool0-0: the job ended before this simulated fault: workerpool0-0 is killed at step 20"
     assert running.lines[-1] == told
 
 

@@ -123,13 +123,15 @@ def test_an_nfs_mount_is_a_folder_that_its_pool_alone_sees_and_that_stays(
 
 
 def test_an_nfs_mount_stays_in_the_folder_of_its_server(tmp_path: Path) -> None:
-    with pytest.raises(FaultError, match=r'nfsMounts: has "\.\." in a path; remove it'):
+    with pytest.raises(FaultError, match=r'nfsMounts: a path contains "\.\."; remove it'):
         nfs.folders(of(pool("", nfsMounts=[MOUNT | {"path": "/../../x"}])), StateDir(tmp_path))
     assert not any(tmp_path.iterdir())
 
 
 def test_an_nfs_mount_is_refused_where_processes_can_have_none() -> None:
-    with pytest.raises(FaultError, match="can't be mounted by processes on this system; run the job with --containers"):
+    with pytest.raises(
+        FaultError, match="this system doesn't permit processes to mount folders; run the job with --containers"
+    ):
         nfs.require_mounts(of(pool("", nfsMounts=[MOUNT])), Isolation())
 
 

@@ -122,8 +122,11 @@ def test_entries_that_clients_wrote_are_merged_with_lines_by_their_time(vertex: 
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
-        ({"pageToken": "WzEsMl0="}, "pageToken: isn't valid for this list; request the first page without a token"),
-        ({"pageToken": "~"}, "pageToken: isn't valid for this list; request the first page without a token"),
+        (
+            {"pageToken": "WzEsMl0="},
+            "pageToken: the token isn't valid for this list; request the first page without a token",
+        ),
+        ({"pageToken": "~"}, "pageToken: the token isn't valid for this list; request the first page without a token"),
         ({"orderBy": "severity"}, 'orderBy: "severity" isn\'t a valid order; use timestamp desc'),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_line_that_is_cut_off_or_no_report_is_left_out_and_named(path: Path, b
     path.write_text(line(10, loss="0.5") + broken, encoding="utf-8", errors="surrogatepass")
     file = MetricFile(path, ["loss"])
     assert file.read(ended=True) == [Measurement(10, 1.5, {"loss": 0.5})]
-    assert file.fault == f"line 2 of its metric file {reason}; {CURE}"
+    assert file.fault == f"line 2 of the trial's metric file {reason}; {CURE}"
 
 
 def test_blank_lines_and_other_metrics_are_no_fault(path: Path) -> None:
@@ -77,7 +77,7 @@ def test_blank_lines_and_other_metrics_are_no_fault(path: Path) -> None:
     assert (file.read(ended=True), file.fault) == ([], "")
 
 
-NOT_NAMED = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE; /tmp/hypertune doesn't count"
+NOT_NAMED = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE, and files in /tmp/hypertune don't count"
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,18 @@ NOT_NAMED = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE; /tmp/hy
         (
             line(1, loss=1) + line(2, auc=1),
             "loss auc",
-            "loss or auc was reported at the same step. Report all at each step.",
+            "loss or auc was reported at the same step. Report all metrics at each step.",
         ),
         (
             line(1, loss=[1]),
             "loss",
-            f"no metric loss was reported: line 1 of its metric file has no number as loss, but [1]; {CURE}",
+            f"no metric loss was reported: line 1 of the trial's metric file has no number as loss, but [1]; {CURE}",
         ),
-        ("hello\n", "loss", f"no metric loss was reported: line 1 of its metric file isn't a JSON object; {CURE}"),
+        (
+            "hello\n",
+            "loss",
+            f"no metric loss was reported: line 1 of the trial's metric file isn't a JSON object; {CURE}",
+        ),
         ("hello\n" + line(1, val_loss=1), "loss", ", but val_loss was. Set metricId to val_loss, or report loss."),
         (None, "loss", f"no metric loss was reported: {NOT_NAMED}. Use cloudml-hypertune, or {CURE} to this file"),
         ("", "loss", f"no metric loss was reported: {NOT_NAMED}. Use cloudml-hypertune, or {CURE} to this file"),
@@ -186,19 +190,19 @@ def test_what_the_library_writes_is_read(path: Path) -> None:
     assert reported[0].metrics == {"loss": 0.01}
 
 
-NOT_A_FILE = "its metric file can't be read (it isn't a regular file); write lines such as"
+NOT_A_FILE = "the trial's metric file can't be read (it isn't a regular file); write lines such as"
 ACTS = {
     "os.mkfifo(path)": f"no metric loss was reported: {NOT_A_FILE}",
     "os.symlink('/dev/zero', path)": f"no metric loss was reported: {NOT_A_FILE}",
     "os.mkdir(path)": f"no metric loss was reported: {NOT_A_FILE}",
     """open(path, "w").write('{"global_step": 1180591620717411303424, "timestamp": 1, "loss": 1}')""": (
-        "no metric loss was reported: line 1 of its metric file has no 64-bit integer as global_step"
+        "no metric loss was reported: line 1 of the trial's metric file has no 64-bit integer as global_step"
     ),
     """open(path, "w").write('{"global_step": 1, "timestamp": 1, "loss": nan}')""": (
-        "no metric loss was reported: line 1 of its metric file isn't a JSON object"
+        "no metric loss was reported: line 1 of the trial's metric file isn't a JSON object"
     ),
     """open(path, "w").write('{"global_step": 1, "timestamp": 1, "loss": Infinity}')""": (
-        "reported inf at step 1 for loss"
+        "the trial reported inf at step 1 for loss"
     ),
     """open(path, "w").write('{"global_step": 1, "timestamp": 1, "val_loss": 1}')""": (
         "no metric loss was reported, but val_loss was. Set metricId to val_loss, or report loss."

@@ -116,7 +116,7 @@ def test_an_unknown_one_is_refused(vertex: Service) -> None:
     body = custom_job("true", persistentResourceId="none")
     status, refused = vertex.call("POST", f"/v1/{PARENT}/customJobs", body)
     assert status == 400
-    assert "persistentResources/none doesn't exist locally; create it first" in refused["error"]["message"]
+    assert "persistentResources/none doesn't exist locally; create the resource first" in refused["error"]["message"]
 
 
 def test_a_pool_that_grows_takes_the_job_that_waits(vertex: Service, client: Client) -> None:
@@ -146,7 +146,7 @@ def test_it_reboots_only_while_no_job_runs_there(vertex: Service, client: Client
     name = created(vertex, "reboots")
     running = job(vertex, "reboots")
     vertex.wait(running, "RUNNING")
-    with pytest.raises(BadRequest, match=r"a job runs on .*/reboots; cancel it, or wait until it ends"):
+    with pytest.raises(BadRequest, match=r"a job runs on .*/reboots; cancel the job, or wait until the job ends"):
         client.reboot_persistent_resource(name=name)
     cancelled(vertex, running)
     assert client.reboot_persistent_resource(name=name).result(timeout=DEADLINE).name == name
@@ -164,7 +164,10 @@ def test_its_end_is_the_end_of_its_jobs(vertex: Service, client: Client) -> None
     [
         ({"machine_spec": {"machine_type": "n1-standard-9"}}, r"resourcePools\[0\].machineSpec.machineType"),
         ({"replica_count": 0}, r"resourcePools\[0\].replicaCount: is 0; use a number from 1 to 1000"),
-        ({"autoscaling_spec": {"min_replica_count": 3, "max_replica_count": 2}}, "autoscalingSpec: of 3 to 2 isn't"),
+        (
+            {"autoscaling_spec": {"min_replica_count": 3, "max_replica_count": 2}},
+            "autoscalingSpec: the range 3 to 2 isn't",
+        ),
     ],
 )
 def test_machines_that_cannot_be_are_refused(client: Client, pool: Json, message: str) -> None:
@@ -179,7 +182,9 @@ def test_machines_that_cannot_be_are_refused(client: Client, pool: Json, message
 def test_its_machines_stay_what_they_are(vertex: Service, client: Client) -> None:
     resource = client.get_persistent_resource(name=created(vertex, "stays"))
     resource.resource_pools[0].machine_spec.machine_type = "n1-standard-16"
-    with pytest.raises(BadRequest, match="can't be changed; change only labels, displayName, or the counts of pools"):
+    with pytest.raises(
+        BadRequest, match="can't be changed; change only labels, displayName, or the replica counts of pools"
+    ):
         client.update_persistent_resource(
             {"persistent_resource": resource, "update_mask": {"paths": ["resource_pools"]}}
         )

@@ -236,7 +236,7 @@ def test_the_seventh_preemption_is_the_end(tmp_path: Path) -> None:
             running.execution.disturb("preempt", "workerpool0-0")
         outcome = running.end()
     assert outcome.ending is Ending.PREEMPTED
-    assert outcome.message == "the job was preempted too many times. Run it again, or don't use SPOT"
+    assert outcome.message == "the job was preempted too many times. Run the job again, or don't use SPOT"
 
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\n"
@@ -308,7 +308,9 @@ def test_a_timeout_counts_over_all_restarts(tmp_path: Path) -> None:
     policy = Policy(replica_restarts=1000, timeout=5, grace=0)
     outcome = run(tmp_path, replica("import time; time.sleep(0.3); exit(3)"), policy=policy)
     assert outcome.ending is Ending.TIMED_OUT
-    assert outcome.message == "the job ran longer than its timeout of 5 s. To allow more time, raise scheduling.timeout"
+    assert (
+        outcome.message == "the job ran longer than its timeout of 5 s. To allow more time, increase scheduling.timeout"
+    )
 
 
 def test_whatever_is_ordered_before_the_first_start_comes_first(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(project: Path)
 
 def test_a_killed_replica_may_have_had_no_memory(project: Path) -> None:
     run = launch(project, "run", write(project, pool("raise SystemExit(137)")))
-    killed = "Job failed: workerpool0-0 was killed by SIGKILL (exit code 137). If you didn't kill it, the machine ran"
+    killed = "Job failed: workerpool0-0 was killed by SIGKILL (exit code 137). If you didn't kill the process, "
     assert killed in run.stdout
 
 
@@ -278,7 +278,7 @@ def test_fresh_never_empties_a_whole_bucket_which_may_be_the_output_folder_all_t
 ) -> None:
     left = neighbors(project)
     job, state_dir = custom_job(project / write(project, pool(HELLO), output=output)), StateDir(project / ".vertex")
-    with pytest.raises(FaultError, match="outputUriPrefix: is an entire bucket, which --fresh never empties"):
+    with pytest.raises(FaultError, match="outputUriPrefix: the value is an entire bucket, which --fresh never empties"):
         run_job.empty_output(job, state_dir)
     assert all(path.exists() for path in left)
     assert output_folder(job, state_dir) == project / ".vertex/gcs/b"

@@ -66,7 +66,10 @@ def test_a_service_shows_a_run_beside_it_and_leaves_its_end_to_the_run(tmp_path:
         name = f"{BY_ID}/customJobs/{job['id']}"
         assert eventually(lambda: vertex.log(name) == ["workerpool0-0: started"])
         status, answer = vertex.call("POST", f"/v1/{name}:cancel", {})
-        assert (status, answer["error"]["message"]) == (400, f"the command `run` started {name}; stop that command")
+        assert (status, answer["error"]["message"]) == (
+            400,
+            f"the `run` command started {name}; stop the `run` command",
+        )
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(DEADLINE) == 130
         assert eventually(lambda: states(vertex) == ["CANCELLED"])

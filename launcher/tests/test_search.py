@@ -291,8 +291,8 @@ def test_the_best_of_what_is_maximized_is_the_largest() -> None:
 @pytest.mark.parametrize(
     ("reports", "words"),
     [
-        (reported(math.nan, every=1), "reported nan at step 1 for loss"),
-        (reported(0.5, -math.inf), "reported -inf at step 20 for loss"),
+        (reported(math.nan, every=1), "the trial reported nan at step 1 for loss"),
+        (reported(0.5, -math.inf), "the trial reported -inf at step 20 for loss"),
         (reported(0.5, id="accuracy"), ""),
         ([], ""),
     ],
@@ -633,8 +633,8 @@ def test_a_trial_that_reports_no_number_is_said_to(start: Callable[..., "subproc
     search = start(f"import os\n{REPORTS.format(odd_ones_diverge)}", maxTrialCount=2, parallelTrialCount=1)
     said, _ = search.communicate(timeout=240)
     assert search.returncode == 0
-    assert said.splitlines()[-1].rstrip().endswith("failed: reported nan at step 1 for loss")
-    assert "tuning-trial-2: has no result: reported nan at step 1 for loss" in said  # when it ends, too
+    assert said.splitlines()[-1].rstrip().endswith("failed: the trial reported nan at step 1 for loss")
+    assert "tuning-trial-2: has no result: the trial reported nan at step 1 for loss" in said  # when it ends, too
 
 
 @pytest.mark.parametrize(("value", "alike"), [("0.25", True), ("float(sys.argv[1].partition('=')[2])", False)])

@@ -508,7 +508,9 @@ def test_a_killed_service_still_has_everything_and_runs_what_it_had_queued(tmp_p
         assert vertex.get(cancelled)["error"] == {"code": 1, "message": "CANCELED: the job was canceled"}
         lost = "the local Vertex was stopped before this job ended; create the job again"
         assert vertex.get(fails)["error"] == {"code": 14, "message": lost}
-        assert vertex.get(resumes)["error"]["message"] == f"{lost}, and it resumes from gs://b/saved/checkpoints"
+        assert (
+            vertex.get(resumes)["error"]["message"] == f"{lost}. The new job will resume from gs://b/saved/checkpoints"
+        )
         assert vertex.get(large)["error"]["message"].endswith("start the service with --capacity 2")
         ended = [vertex.wait(name, "SUCCEEDED") for name in queued]
         assert ended[0]["endTime"] < ended[1]["startTime"]

@@ -136,7 +136,9 @@ for name in ("/dev/shm/sem.mp-1", "/dev/shm/psm_1", "/dev/shm/torch_1_1", tempfi
 def test_a_uri_taken_for_a_path_is_named(project: Path, start: str) -> None:
     (project / ".vertex/gcs/b").mkdir()
     save = "folder = os.environ['AIP_MODEL_DIR']; os.makedirs(folder); open(f'{folder}/model.pt', 'w').write('w')"
-    where = "written to a local folder named gs:, not to Cloud Storage: gs://b/run/model/model.pt isn't a path"
+    where = (
+        "written to a local folder named gs:, not to Cloud Storage, because gs://b/run/model/model.pt isn't a file path"
+    )
     named = f"model.pt was {where}. Use /gcs/b/run/model/model.pt"
     assert notes(run(project, f"import os; {start}{save}")) == [named]  # and no folder of output, which is none
 
@@ -148,7 +150,8 @@ def test_a_uri_taken_for_a_path_is_named(project: Path, start: str) -> None:
             "unfinished.rename(unfinished.with_name('1'))",
             "OSError: [Errno 24] Too many open files",
             "can't rename a folder with files in a bucket without hierarchical namespace (the default of gcsfuse, "
-            "probably also on Vertex AI). Write files with their final names, then a file that marks them as complete",
+            "probably also on Vertex AI). Write files with their final names, and then a file that marks these files "
+            "as complete",
         ),
         (
             "os.chdir(unfinished); os.link('weights', '../last')",

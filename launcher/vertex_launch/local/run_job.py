@@ -1,4 +1,4 @@
-"""Runs one job on this machine in the way the service does, and shows the output of its replicas."""
+"""Runs one job on this machine like the service, and shows the output of the job's replicas."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ from vertex_launch.local.wire.wire import Wire
 
 COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
-OUT_OF_MEMORY = ". If you didn't kill it, the machine ran out of memory"
+OUT_OF_MEMORY = ". If you didn't kill the process, this machine ran out of memory"
 
 # The C++ output after a lost peer. The log contains all of it. The terminal shows one line for each stack trace of
 # PyTorch or gloo. It shows no C++ output of TensorFlow, because TensorFlow's Python error has the same content.
@@ -43,11 +43,13 @@ CPP = re.compile(
 def empty_output(job: Job, state_dir: StateDir) -> None:
     """Delete the files that earlier runs of this job left in the job's output folder.
 
-    Raises FaultError if the output folder is an entire bucket or another job uses the folder.
+    Raises FaultError if the output folder is an entire bucket or if another job uses the folder.
     """
     folder = output_folder(job, state_dir)
     if folder and folder.parent == state_dir.buckets:
-        raise FaultError(f"{job.origin}: {OUTPUT}: is an entire bucket, which --fresh never empties; add a folder")
+        raise FaultError(
+            f"{job.origin}: {OUTPUT}: the value is an entire bucket, which --fresh never empties; add a folder"
+        )
     require_free(job, state_dir, "**/")
     if folder and folder.exists():
         shutil.rmtree(folder)
@@ -58,7 +60,7 @@ def require_free(job: Job, state_dir: StateDir, below: str = "") -> None:
 
 
 def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
-    """Print a notice that this run continues an earlier run, which may surprise the user."""
+    """Print a notice if this run continues an earlier run, because a continued run may surprise the user."""
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
         notice = f"Continuing the earlier run in {shown(folder)}. To start over, use --fresh."
@@ -66,11 +68,11 @@ def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
 
 
 def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -> Outcome:
-    """Run the job to its end, and show and log every line of every replica.
+    """Run the job to completion. Show and log every line that a replica prints.
 
     Args:
         fresh: whether to delete the files that earlier runs left in the job's output folder.
-        whole: the number of replicas in the job's file, without reducers. This job may have fewer replicas.
+        whole: the number of replicas in the job file, excluding reducers. `job` may have fewer replicas.
     """
     introduce(job, whole, console)
     host.remove_left_homes(context.state_dir)
@@ -107,7 +109,7 @@ def introduce(job: Job, whole: int, console: Console) -> None:
 
 
 def shower(replicas: Sequence[Replica], console: Console) -> Show:
-    """Return a function that prints a line after the colored name of its replica."""
+    """Return a function that prints a replica's name in color, followed by a line of the replica's output."""
     width = max(len(replica.name) for replica in replicas) + 2
     here, prefixes = f"{Path.cwd()}/", dict[str, str]()
     for index, replica in enumerate(replicas):
@@ -132,15 +134,16 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
 
 
 def printed(line: str) -> Text:
-    """Return a line, or the message of a JSON line, in the color of the severity that the line sets.
+    """Return the text of a line in the color of the severity that the line sets.
 
-    Plain lines on stderr aren't red, because libraries print much harmless output there.
+    The text of a JSON line is its message. Plain lines on stderr aren't red, because libraries print much harmless
+    output to stderr.
     """
     return Text(message(line), style=SEVERITY_STYLES.get(str(payload(line).get("severity")), ""))
 
 
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
-    """Print how the job ended, with the likely cause first, and where the output and the logs are."""
+    """Print how the job ended, with the likely cause first, and print the locations of the output and the logs."""
     for ended in outcome.failures[:1]:
         reason = OUT_OF_MEMORY if ended.signal_name == "SIGKILL" else ""
         console.print(f"Job failed: {ended}{reason}", style="bold red")
@@ -167,5 +170,8 @@ def _show_last_words(ended: Ended, console: Console) -> None:
 
 
 def shown(path: Path) -> Path:
-    """Return the path relative to the current folder if the path is in that folder."""
+    """Return the path relative to the current folder.
+
+    Return the path unchanged if the path isn't in the current folder.
+    """
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

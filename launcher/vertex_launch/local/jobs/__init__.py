@@ -1,1 +1,1 @@
-"""Resources that run: custom jobs, hyperparameter tuning jobs, and training pipelines."""
+"""The API resources that run: custom jobs, hyperparameter tuning jobs, and training pipelines."""

@@ -1,4 +1,4 @@
-"""Background tasks: custom jobs, tuning jobs, and pipelines. Each task has a thread and can be canceled."""
+"""Runs custom jobs, tuning jobs, and pipelines as background tasks. Each task has a thread and can be canceled."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ STOPPED = "the local Vertex was stopped before this job ended; create the job ag
 
 @contextlib.contextmanager
 def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call `act` from another thread after every `seconds`, and once more at the end of the block."""
+    """Call `act` in another thread after every `seconds` seconds, and once more when the block ends."""
     closing = threading.Event()
 
     def repeat() -> None:
@@ -63,7 +63,7 @@ Task = TypeVar("Task", bound=BackgroundTask)
 
 
 class BackgroundTasks(Collection, ABC, Generic[Task]):
-    """All tasks of one collection. The class is thread-safe, and subclasses define the work of a task."""
+    """All background tasks of one collection. The class is thread-safe. Subclasses define what a task does."""
 
     noun: str  # the name of a task in messages
     prefix: str  # the prefix of the states
@@ -83,7 +83,10 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         return super().methods() | {f"POST {self.collection}/*:cancel": lambda call, name: self.cancel(name)}
 
     def cancel(self, name: str, why: str = "") -> None:
-        """Begin to stop a task. Raises ApiError NOT_FOUND, or FAILED_PRECONDITION if the task has ended."""
+        """Begin to cancel a task.
+
+        Raises ApiError NOT_FOUND if the task doesn't exist, and FAILED_PRECONDITION if the task has ended.
+        """
         with self._lock:
             state = self._store.get(name)["state"]
             if state in self.ended:
@@ -94,11 +97,16 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._stop(self._tasks[name])
 
     def delete(self, name: str) -> None:
-        """Delete the resource of a task. Raises ApiError NOT_FOUND, or FAILED_PRECONDITION if the task hasn't ended."""
+        """Delete the resource of a task.
+
+        Raises ApiError NOT_FOUND if the task doesn't exist, and FAILED_PRECONDITION if the task hasn't ended.
+        """
         with self._lock:
             state = self._store.get(name)["state"]
             if state not in self.ended:
-                raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}; cancel it and wait until it ends")
+                raise ApiError(
+                    "FAILED_PRECONDITION", f"{name} is in state {state}; cancel the task, and wait until the task ends"
+                )
             super().delete(name)
 
     def close(self) -> None:
@@ -114,11 +122,14 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         """Run the task in its own thread. Raises ApiError if the task fails."""
 
     def _lose(self, resource: Resource) -> None:
-        """End a task that an earlier service left unfinished."""
+        """Set the final state of a task that an earlier service process didn't finish."""
         self._end(resource["name"], *self._stopped(resource["name"]))
 
     def _begin(self, task: Task, resource: Resource) -> Resource:
-        """Store and admit a new task. Raises ApiError if the service is stopping or can't store the task."""
+        """Store a new task, and start or queue it.
+
+        Raises ApiError if the service is stopping or can't store the task.
+        """
         with self._lock:
             if self._closed:
                 raise ApiError("UNAVAILABLE", "the local Vertex is stopping")
@@ -128,12 +139,15 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             return self._store.get(task.name)
 
     def _admit(self, task: Task) -> None:
-        """Start the task's thread. The caller holds the lock, so the task can't end before it is registered."""
+        """Start the thread of a task.
+
+        The caller must hold the lock, so that the task can't end before it's registered.
+        """
         # The thread is a daemon so that an interrupted `close` doesn't wait. The replicas end with the service.
         threading.Thread(target=self._run, args=(task,), name=task.id, daemon=True).start()
 
     def _enter(self, task: Task, state: str) -> None:
-        """Set an intermediate state, given without its prefix, unless the task is already being stopped."""
+        """Set an intermediate state, unless the task is already being stopped. `state` doesn't include the prefix."""
         with self._lock:
             if not task.stopping.is_set():
                 first = state == "RUNNING" and "startTime" not in self._store.get(task.name)
@@ -141,12 +155,15 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
                 self._store.update(task.name, state=f"{self.prefix}{state}", **times)
 
     def _end(self, name: str, state: str, error: dict[str, Any] | None = None) -> None:
-        """Set the final state, given without its prefix, and the error unless the state is SUCCEEDED."""
+        """Set the final state and the error of a task. `state` doesn't include the prefix.
+
+        The error is None if the state is SUCCEEDED.
+        """
         gone = dict.fromkeys(self.transient)
         self._store.update(name, state=f"{self.prefix}{state}", endTime=now(), error=error, **gone)
 
     def _stop(self, task: Task) -> None:
-        """Make `_work` return soon. The caller holds the lock."""
+        """Make `_work` return soon. The caller must hold the lock."""
         task.stopping.set()
 
     def _run(self, task: Task) -> None:
@@ -164,7 +181,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._finish(task, state, error)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """Return the state and the error of a task that a client or the end of the service stopped."""
+        """Return the final state and the error of a task that was stopped by a client or by the end of the service."""
         resource = self._store.get(name)
         if resource["state"] == f"{self.prefix}CANCELLING":
             # The service's text contains the word CANCELED, which Prefect's worker uses to distinguish a cancellation
@@ -173,11 +190,11 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         return "FAILED", rpc_status("UNAVAILABLE", f"{STOPPED}{self._resumes(resource)}")
 
     def _resumes(self, resource: Resource) -> str:
-        """Return the text after STOPPED for a task that resumes if a client creates it again."""
+        """Return the text that follows STOPPED if a new task would resume this task's work. Otherwise, return ""."""
         return ""
 
     def _finish(self, task: Task, state: str, error: dict[str, Any] | None) -> None:
-        """End a task and remove it from the list of tasks. The caller holds the lock."""
+        """End a task, and remove it from the list of unfinished tasks. The caller must hold the lock."""
         self._end(task.name, state, error)
         del self._tasks[task.name]
         self._lock.notify_all()

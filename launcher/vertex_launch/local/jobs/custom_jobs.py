@@ -1,7 +1,8 @@
-"""Custom jobs, which the service checks, queues, and runs in one thread for each job.
+"""Checks, queues, and runs custom jobs. Each job runs in its own thread.
 
-The states are QUEUED -> PENDING -> RUNNING -> SUCCEEDED, FAILED, or (CANCELLING ->) CANCELLED. A FLEX_START job that
-waits too long is EXPIRED. Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
+The states of a job are QUEUED -> PENDING -> RUNNING -> SUCCEEDED, FAILED, or (CANCELLING ->) CANCELLED. If a FLEX_START
+job waits too long, the job's state becomes EXPIRED.
+Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
 """
 
 import contextlib
@@ -80,7 +81,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         super().__init__(store)
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
-        """Check a job and queue it.
+        """Check a job, and add the job to the queue.
 
         Raises ApiError with all errors if the job isn't valid or can never run on this machine.
         """
@@ -99,28 +100,38 @@ class Jobs(BackgroundTasks[_Ticket]):
         return replace(ticket, needs=resource_pools.needs(ticket.parent, job, self._context.options))
 
     def cancel(self, name: str, why: str = "") -> None:
-        """Begin to stop a job. Raises ApiError NOT_FOUND, or FAILED_PRECONDITION if the job has ended."""
+        """Begin to cancel a job.
+
+        Raises ApiError NOT_FOUND if the job doesn't exist, and FAILED_PRECONDITION if the job has ended.
+        """
         with self._lock:
             if self._is_of_a_run(name):
-                raise ApiError("FAILED_PRECONDITION", f"the command `run` started {name}; stop that command")
+                raise ApiError("FAILED_PRECONDITION", f"the `run` command started {name}; stop the `run` command")
             super().cancel(name, why)
 
     def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
-        """Simulate a fault in a replica. Raises ApiError if this isn't possible."""
+        """Simulate a fault in a replica. Raises ApiError if the fault can't be simulated."""
         with self._lock:
             state = self._store.get(name)["state"]
             ticket = self._tasks.get(name)
         if ticket is None or ticket.execution is None:
-            raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}, so it has no running replicas")
+            raise ApiError(
+                "FAILED_PRECONDITION", f"{name} is in state {state}, so the job doesn't have running replicas"
+            )
         if action == "preempt" and ticket.job.strategy != "SPOT":
             raise ApiError("FAILED_PRECONDITION", f"{name} doesn't use SPOT and can't be preempted; use kill")
         names = [status.name for status in ticket.execution.statuses]
         if replica not in names:
-            raise ApiError("NOT_FOUND", f'{name} has no local replica "{replica}"; use one of {", ".join(names)}')
+            raise ApiError(
+                "NOT_FOUND", f'{name} doesn\'t have a local replica "{replica}"; use one of {", ".join(names)}'
+            )
         ticket.execution.disturb(action, replica, seconds)
 
     def open_shell(self, path: str, terminal: str) -> bool:
-        """Start a shell for a terminal in the replica whose URL has this path, and return whether this worked."""
+        """Start a shell and connect it to a terminal. The shell runs in the replica whose shell URL has this path.
+
+        Return whether the shell was started.
+        """
         asked = f"{self._endpoint}{path}".encode()
         for ticket in [*self._tasks.values()]:
             for replica, address in self._store.get(ticket.name).get(SHELLS, {}).items():
@@ -129,15 +140,16 @@ class Jobs(BackgroundTasks[_Ticket]):
         return False
 
     def statuses(self, name: str) -> tuple[Status, ...]:
-        """Return the states of the replicas if the job is running."""
+        """Return the states of a job's replicas. Return an empty tuple if the job isn't running."""
         ticket = self._tasks.get(name)
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """Return a job's errors under `place`, according to the rules of `vertex-launch check` and local resources.
+        """Return the errors of a job, with `place` as the prefix of each error's location.
 
-        The rules use the project and region of the request. The local resources are experiments, TensorBoards,
-        persistent resources, and mlflow. Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
+        The errors come from the rules of `vertex-launch check` for the project and region of the request, and from
+        missing local resources. These local resources are experiments, TensorBoards, persistent resources, and mlflow.
+        Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
         """
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
@@ -153,7 +165,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start the service with --capacity {count}")
 
     def rule_context(self, parent: str) -> RuleContext:
-        """Return the context of the rules for a project and a region."""
+        """Return the context in which the rules check resources of a project and a region."""
         settings = self._at(parent).settings
         return RuleContext(settings, settings.catalog, NOWHERE)
 
@@ -164,7 +176,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return sum((needs for ticket in started for needs in ticket.needs), Machines())
 
     def clear(self, resource: str) -> None:
-        """Cancel the jobs on a persistent resource, and return when the last job has ended."""
+        """Cancel all jobs on a persistent resource, and return when the last of these jobs has ended."""
 
         def here() -> list[str]:
             tickets = self._tasks.values()
@@ -176,7 +188,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._lock.wait_for(lambda: not here())
 
     def follow_runs(self) -> None:
-        """Read the jobs that the command `run` wrote to the same folder, and end jobs whose process was killed."""
+        """Read the jobs that the `run` command wrote to the same folder. End the jobs whose process was killed."""
         folder = self._context.state_dir.folder
         stored = {job["name"] for job in self._store.all(COLLECTION)}
         with contextlib.suppress(OSError):  # the user may be cleaning up
@@ -194,11 +206,14 @@ class Jobs(BackgroundTasks[_Ticket]):
                     self._lose(job)
 
     def _is_of_a_run(self, name: str) -> bool:
-        """Return whether the command `run` started a job that hasn't ended. The caller holds the lock."""
+        """Return whether the `run` command started a job and the job hasn't ended. The caller must hold the lock."""
         return self._store.get(name).get("state") not in ENDED and name not in self._tasks
 
     def _lose(self, resource: Resource) -> None:
-        """End a job whose process has ended. A job that `run` is running continues, and a queued job stays queued."""
+        """End a job whose process has ended.
+
+        Don't end a queued job or a job that the `run` command is still running.
+        """
         name = resource["name"]
         if resource["state"] == QUEUED and not resource.get(DEPENDS):
             if self._endpoint:  # otherwise the job waits for a service
@@ -221,7 +236,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     def _resumes(self, resource: Resource) -> str:
         folder = job_resource.output_folder(resource)
         saved = self._buckets / folder.removeprefix("gs://") / "checkpoints"  # AIP_CHECKPOINT_DIR
-        return f", and it resumes from {folder}/checkpoints" if folder and any(saved.glob("*")) else ""
+        return f". The new job will resume from {folder}/checkpoints" if folder and any(saved.glob("*")) else ""
 
     def _admit(self, ticket: _Ticket) -> None:
         self.dispatch()
@@ -238,9 +253,10 @@ class Jobs(BackgroundTasks[_Ticket]):
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Start the jobs that fit, strictly in order, so that large jobs don't starve.
+        """Start the jobs that fit, strictly in the order of the queue, so that large jobs don't starve.
 
-        A region or persistent resource without free capacity delays only its own jobs.
+        If a region or a persistent resource lacks free capacity, only the jobs that use this region or resource are
+        delayed.
         """
         with self._lock:
             room = resource_pools.stocks(self._store, self._context.options)
@@ -269,12 +285,12 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
 
     def _at(self, parent: str) -> Context:
-        """Return the context with the project and the region of a request."""
+        """Return a context with the project and the region of a request."""
         _, project, _, region = parent.split("/")
         return replace(self._context, settings=replace(self._context.settings, project=project, region=region))
 
     def _curves(self, ticket: _Ticket) -> contextlib.AbstractContextManager[None]:
-        """Copy the job's curves to its TensorBoard, if the job has one, while the block runs."""
+        """Return a context manager that copies the job's curves to its TensorBoard, if the job has a TensorBoard."""
         output = output_folder(ticket.job, self._context.state_dir)
         if not (output and ticket.job.spec.tensorboard):
             return contextlib.nullcontext()
@@ -298,7 +314,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return execution.run()
 
     def _enter_phase(self, ticket: _Ticket, phase: Phase) -> None:
-        """Set the state of a job. If the job runs with web access, add the URL of a shell for each replica."""
+        """Set the state of a job. If the job runs with web access, add one shell URL for each replica."""
         if phase == "RUNNING" and ticket.job.spec.enable_web_access and self._endpoint and ticket.execution:
             at, names = f"{self._endpoint}/shell/{ticket.id}", [one.name for one in ticket.execution.statuses]
             addresses = {name: f"{at}/{name}/{secrets.token_urlsafe()}" for name in names}
@@ -313,20 +329,23 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._finish(ticket, *self._stopped(ticket.name))
 
     def _expire(self, ticket: _Ticket, seconds: float) -> None:
-        message = f"no machines were available for {seconds:g} s, the maxWaitDuration of this FLEX_START job"
+        message = f"no machines were available for {seconds:g} s, which is the maxWaitDuration of this FLEX_START job"
         with self._lock:
             if not ticket.starts and ticket.name in self._tasks:
                 self._finish(ticket, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
 
 
 def _taken(room: Machines, needs: Machines) -> bool:
-    """Take machines from the stocks, and return whether the stocks had enough. A shortage delays all later jobs."""
+    """Take machines from the stocks, and return whether the stocks contained enough machines.
+
+    If the stocks didn't contain enough machines, the shortage delays all later jobs.
+    """
     room.subtract(needs)
     return all(room[stock] >= 0 for stock in needs)
 
 
 def _longest_wait(job: Job) -> float:
-    """Return how many seconds a FLEX_START job may stay queued, or 0 for other jobs and for an unlimited wait."""
+    """Return the maximum wait of a FLEX_START job in seconds. Return 0 if the wait of the job isn't limited."""
     if job.strategy != "FLEX_START":
         return 0
     if "max_wait_duration" not in job.spec.scheduling:

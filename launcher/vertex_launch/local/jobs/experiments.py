@@ -1,8 +1,9 @@
-"""Experiments and TensorBoards of jobs: missing resources, the experiment run of a job, and its curves.
+"""Connects jobs to experiments and TensorBoards: finds missing resources, creates runs, and copies curves.
 
-While a job writes event files, their scalars become runs of its TensorBoard. Source: Vertex AI documentation,
-"Use Vertex AI TensorBoard with custom training", mid 2026; google-cloud-aiplatform 2.7.0, jobs.py, the extra
-"autologging", metadata/experiment_run_resource.py and tensorboard/uploader.py (names of runs).
+While a job writes event files, the scalars in the files become runs of the job's TensorBoard.
+Source: Vertex AI documentation, "Use Vertex AI TensorBoard with custom training", mid 2026; google-cloud-aiplatform
+2.7.0, jobs.py, the extra "autologging", metadata/experiment_run_resource.py and tensorboard/uploader.py (names of
+runs).
 """
 
 import contextlib
@@ -44,12 +45,15 @@ NOT_IN_AN_ID = re.compile("[^a-zA-Z0-9-]")
 
 
 def findings(store: Store, job: Job) -> Findings:
-    """Yield the missing resources of a job: its experiment, run, TensorBoard, and the mlflow of its packages."""
+    """Yield a finding for each missing resource of a job: experiment, experiment run, TensorBoard, or mlflow."""
     spec = job.spec
     named = {
-        "experiment": (spec.experiment, "create it with aiplatform.init(experiment=...)"),
-        "experimentRun": (spec.experiment_run, "create it with aiplatform.start_run, or remove the field"),
-        "tensorboard": (spec.tensorboard, "create one with aiplatform.Tensorboard.create, or remove it"),
+        "experiment": (spec.experiment, "create the experiment with aiplatform.init(experiment=...)"),
+        "experimentRun": (spec.experiment_run, "create the run with aiplatform.start_run, or remove the field"),
+        "tensorboard": (
+            spec.tensorboard,
+            "create a TensorBoard with aiplatform.Tensorboard.create, or remove the field",
+        ),
     }
     for place, (name, cure) in named.items():
         if name and name not in store:
@@ -57,14 +61,14 @@ def findings(store: Store, job: Job) -> Findings:
     if spec.tensorboard:
         yield from not_installed("tensorboard", "tensorboard")
     if spec.enable_dashboard_access:
-        cure = "remove it. If the chief serves a dashboard, open its port on this machine"
+        cure = "remove the field. If the chief serves a dashboard, open the dashboard's port on this machine"
         yield Finding("enableDashboardAccess", "isn't supported by the local Vertex", cure)
     if not util.find_spec("mlflow"):
         yield from _without_mlflow(job, store.state_dir.buckets)
 
 
 def join(store: Store, spec: CustomJobSpec, job: str) -> None:
-    """Add the job's name to its experiment run. If the job sets only an experiment, create a run."""
+    """Add the job's name to its experiment run. If the job sets only an experiment, create an experiment run."""
     if not spec.experiment:
         return
     if not spec.experiment_run:
@@ -76,7 +80,7 @@ def join(store: Store, spec: CustomJobSpec, job: str) -> None:
 
 
 def _without_mlflow(job: Job, buckets: Path) -> Findings:
-    """Yield the packages of a job that require autologging but not mlflow."""
+    """Yield a finding for each package that requires autologging but doesn't require mlflow."""
     for pool in job.pools:
         container, uris = pool.spec.container_spec, pool.spec.python_package_spec.package_uris
         for name in PACKAGE.findall(" ".join((*container.command, *container.args, *uris))):
@@ -85,12 +89,12 @@ def _without_mlflow(job: Job, buckets: Path) -> Findings:
             autologs = any("[autologging]" in line for line in wanted)
             if autologs and not any(line.startswith("mlflow") for line in wanted):
                 place = pool.at("pythonPackageSpec.packageUris" if uris else "containerSpec.command")
-                fault = "installs a package that requires autologging but not mlflow, so pip can't find a version"
-                yield Finding(place, fault, f'add "{MLFLOW}" to its requirements')
+                fault = "a package requires autologging but not mlflow, so pip can't find a matching version"
+                yield Finding(place, fault, f'add "{MLFLOW}" to the requirements of the package')
 
 
 def _requirements(package: Path) -> Iterator[str]:
-    """Yield the requirements of a source distribution, or nothing if the file isn't a source distribution."""
+    """Yield the requirements of a source distribution. Yield nothing if the file isn't a source distribution."""
     unreadable = contextlib.suppress(tarfile.TarError, EOFError, OSError)
     with unreadable, open_regular(package) as file, tarfile.open(fileobj=file) as archive:
         for member in archive:
@@ -99,7 +103,7 @@ def _requirements(package: Path) -> Iterator[str]:
 
 
 class Curves:
-    """The curves of one job. They are stored in the TensorBoard experiment that has the job's ID."""
+    """The curves of one job, which are stored in the TensorBoard experiment that has the job's ID."""
 
     def __init__(self, store: Store, job: str, board: str, folder: Path) -> None:
         self._store, self._job, self._folder = store, job, folder
@@ -108,7 +112,10 @@ class Curves:
         self._files: dict[Path, _EventFile] = {}
 
     def follow(self) -> None:
-        """Add new points from the files. Unreadable files and a deleted TensorBoard are ignored."""
+        """Add new points from the event files to the TensorBoard.
+
+        Skip unreadable files and a TensorBoard that was deleted.
+        """
         with contextlib.suppress(ApiError, OSError):
             for path in sorted(filter(Path.is_file, self._folder.rglob("*tfevents*"))):
                 run = NOT_IN_AN_ID.sub("-", path.parent.relative_to(self._folder).as_posix().removeprefix("."))
@@ -117,7 +124,7 @@ class Curves:
                     tensorboards.write(self._store, self._series(run or ROOT_RUN, tag), points)
 
     def _series(self, run: str, tag: str) -> str:
-        """Return the time series of a tag, and create the series if necessary."""
+        """Return the time series of a tag. If the time series doesn't exist, create it."""
         name = f"{self._experiment}/runs/{run}"
         if name not in self._store:
             self._add_run(name)
@@ -138,7 +145,10 @@ class Curves:
 
 
 def points(store: Store, job: Resource) -> dict[str, list[tuple[int, float]]]:
-    """Return the curves of a job's event files as lists of (step, value) by tag. Subfolders add the run's name."""
+    """Return the curves of a job's event files as lists of (step, value) pairs, keyed by tag.
+
+    If an event file is in a subfolder, the keys also contain the name of the run.
+    """
     board = job.get("jobSpec", {}).get("tensorboard")
     return tensorboards.scalars(store, _experiment(board, job["name"]), ROOT_RUN) if board else {}
 
@@ -148,7 +158,7 @@ def _experiment(board: str, job: str) -> str:
 
 
 class _EventFile:
-    """An event file to which a program may still write."""
+    """An event file to which a program may still be writing."""
 
     def __init__(self, path: Path) -> None:
         # This import is lazy because it imports most of TensorBoard.
@@ -158,7 +168,7 @@ class _EventFile:
         self._scalars = set[str]()  # tags; only the first value of a tag contains the plugin's name
 
     def new_points(self) -> Mapping[str, list[Resource]]:
-        """Return the scalars that were added since the last call, grouped by tag."""
+        """Return the scalars that were added to the file since the last call, grouped by tag."""
         points = defaultdict[str, list[Resource]](list)
         for event in self._loader.Load():
             for value in event.summary.value:

@@ -1,4 +1,4 @@
-"""The log of replicas in the format of Cloud Logging. A request reads only its own page of a log."""
+"""Serves the logs of replicas in the format of Cloud Logging. Each request reads only one page of a log."""
 
 import base64
 import contextlib
@@ -41,7 +41,7 @@ KEY = itemgetter(0)
 
 
 class Query(NamedTuple):
-    """A request for a page of matching entries between two keys, in ascending or descending order."""
+    """A request for one page of log entries between two keys, in ascending or descending order."""
 
     wanted: filters.Filter
     after: Key
@@ -55,8 +55,9 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class JobLog:
-    """A job's journal as LogEntry resources. A label contains the ID of the job, or of its tuning job if it is a trial.
+    """A job's journal as LogEntry resources. A label of each entry contains the ID of the job.
 
+    If the job is a trial, the label may contain the ID of the tuning job instead.
     Source: Cloud Logging API v2, and the fields that gcloud reads.
     """
 
@@ -66,7 +67,7 @@ class JobLog:
     trial: str
 
     def read(self, query: Query) -> Iterator[Entry]:
-        """Yield the entries between the query's keys, in the query's order, block by block."""
+        """Yield the entries between the query's two keys, in the query's order. Read the journal in blocks."""
         with contextlib.suppress(OSError):  # the job has printed nothing yet
             offsets = range(self.path.stat().st_size)
             begin = bisect_right(offsets, query.after, key=self._first)
@@ -76,11 +77,11 @@ class JobLog:
                 yield from block[:: -1 if query.newest_first else 1]
 
     def _first(self, offset: int) -> Key:
-        """Return the key of the first entry that begins at this offset or later."""
+        """Return the key of the first entry that begins at or after this byte offset."""
         return next(map(KEY, self._entries(offset, sys.maxsize)), (filters.LAST, ""))
 
     def _entries(self, begin: int, end: int, part: str = "") -> Iterator[Entry]:
-        """Yield the entries that begin in this part of the file and contain this lowercase text."""
+        """Yield the entries that begin between two byte offsets and contain the lowercase text `part`."""
         _, project, *_, job_id = self.job["name"].split("/")
         words = b"" if part in f"{FIXED}{project}{job_id}{self.shown_id}{self.trial}".lower() else part.encode()
         for offset, text in journal.lines(self.path, begin, end):
@@ -107,13 +108,13 @@ class JobLog:
 
 
 def write_entries(store: Store, request: Mapping[str, Any]) -> Resource:
-    """Store the entries of an entries.write request from a client in a replica.
+    """Store the log entries that a client in a replica sends with an entries.write request.
 
-    Raises ApiError INVALID_ARGUMENT if the request has no list of entries.
+    Raises ApiError INVALID_ARGUMENT if the request doesn't contain a list of entries.
     """
     sent = request.get("entries")
     if not (isinstance(sent, list) and all(isinstance(entry, dict) for entry in sent)):
-        raise ApiError("INVALID_ARGUMENT", "entries: isn't a list of entries; send a list")
+        raise ApiError("INVALID_ARGUMENT", "entries: the value isn't a list of entries; send a list")
     common = {key: request[key] for key in ("logName", "resource", "labels") if key in request}
     lines = list[str]()
     for entry in sent:
@@ -126,7 +127,7 @@ def write_entries(store: Store, request: Mapping[str, Any]) -> Resource:
 
 
 def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
-    """Yield the stored entries of these projects in any order."""
+    """Yield the entries that clients stored for these projects, in any order."""
     with contextlib.suppress(FileNotFoundError):
         for _, line in journal.lines(path, 0, sys.maxsize):
             with contextlib.suppress(ValueError):  # the line isn't complete yet
@@ -136,14 +137,16 @@ def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
 
 
 def list_entries(store: Store, request: Mapping[str, Any]) -> Resource:
-    """Return a page of entries from the logs of all jobs for an entries.list request.
+    """Return a page of entries from the logs of all jobs, in response to an entries.list request.
 
-    A filter may contain the ID of a tuning job, as gcloud's filter does. Then the entries of all trials have this ID.
-    Raises ApiError INVALID_ARGUMENT if the request isn't valid.
+    A filter, such as the filter of gcloud, may contain the ID of a tuning job. In this case, the entries of all its
+    trials are labeled with the ID of the tuning job. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
     """
     projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):
-        raise ApiError("INVALID_ARGUMENT", "resourceNames: isn't a list of names; add a name such as projects/PROJECT")
+        raise ApiError(
+            "INVALID_ARGUMENT", "resourceNames: the value isn't a list of names; add a name such as projects/PROJECT"
+        )
     expression, query = str(request.get("filter", "")), _query(request)
     searches, state_dir = store.all("hyperparameterTuningJobs"), store.state_dir
     trials = {job: (id_of(search["name"]), id) for search in searches for job, id in trial_ids(search).items()}
@@ -175,7 +178,10 @@ def _query(request: Mapping[str, Any]) -> Query:
 
 
 def _page(entries: Iterator[Entry], query: Query) -> Resource:
-    """Return the next page. Its token contains the last entry that was read, so it stays valid if lines are added."""
+    """Return the next page.
+
+    The page token contains the last entry that was read, so the token stays valid if lines are added.
+    """
     page, read = list[Resource](), 0
     for key, size, entry in entries:
         read += size
@@ -186,9 +192,11 @@ def _page(entries: Iterator[Entry], query: Query) -> Resource:
 
 
 def _key(token: str) -> Key:
-    """Return the key in a page token. Raises ApiError INVALID_ARGUMENT if the token isn't valid."""
+    """Return the key that a page token contains. Raises ApiError INVALID_ARGUMENT if the token isn't valid."""
     with contextlib.suppress(ValueError):
         match jsons.loads(base64.urlsafe_b64decode(token)):
             case [str(time), str(id)]:
                 return time, id
-    raise invalid([Finding("pageToken", "isn't valid for this list", "request the first page without a token")])
+    raise invalid(
+        [Finding("pageToken", "the token isn't valid for this list", "request the first page without a token")]
+    )

@@ -1,6 +1,7 @@
-"""Reads the metric file of a trial in cloudml-hypertune's format: one JSON line for each metric at a step.
+"""Reads the metric file of a trial. In cloudml-hypertune's format, each JSON line contains one metric at one step.
 
-The library rewrites the file for each report and keeps its last 100 lines. Other programs may only append to the file.
+The cloudml-hypertune library rewrites the file for each report and keeps the last 100 lines. Other programs may only
+append to the file.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ SHOWN, LONGEST = 3, 40  # the maximum numbers of names, and of characters in a n
 
 
 class MetricFile:
-    """The measurements that a trial has reported for some metrics. Each line of the file is read once."""
+    """The measurements of selected metrics that a trial has reported. Each line of the metric file is read once."""
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
         self.path, self._ids = path, ids
@@ -39,7 +40,7 @@ class MetricFile:
         self.fault = ""  # the error of the file or of the first line that isn't a report
 
     def read(self, ended: bool = False) -> list[Measurement]:
-        """Return all measurements in the order of their lines. If the trial has ended, read the whole file."""
+        """Return all measurements in the order of their lines. If the trial has ended, read the entire file."""
         try:
             with contextlib.suppress(FileNotFoundError), open_regular(self.path) as file:
                 head = file.read(HEAD)
@@ -49,11 +50,11 @@ class MetricFile:
                 while self._read_chunk(file, ended) and ended:
                     pass
         except OSError as error:
-            self.fault = f"its metric file can't be read ({error.strerror}); {CURE}"
+            self.fault = f"the trial's metric file can't be read ({error.strerror}); {CURE}"
         return _joined(self._before, self._measurements)
 
     def why_none(self) -> str:
-        """Return a message that explains why no measurement has all metrics and how to fix this."""
+        """Return a message that explains why no measurement contains all metrics, and how to fix this problem."""
         missing = [id for id in self._ids if id not in self._names]
         seen = [name[:LONGEST] for name in self._names][:SHOWN]
         fault = f"no metric {listed(missing or self._ids, 'or')} was reported"
@@ -62,17 +63,19 @@ class MetricFile:
             cure = f"Set metricId to {meant}, or report" if meant else "Report"
             return f"{fault}, but {listed(seen, 'and')} {'was' if len(seen) == 1 else 'were'}. {cure} {missing[0]}."
         if self.fault or not missing:
-            return f"{fault}{f': {self.fault}' if self.fault else ' at the same step. Report all at each step.'}"
+            return (
+                f"{fault}{f': {self.fault}' if self.fault else ' at the same step. Report all metrics at each step.'}"
+            )
         for file in self.path.parent.glob(f"*{self.path.suffix}"):
             if MetricFile(file, self._ids).read(ended=True):
                 return f"{fault} by the chief, but by {file.stem}. Report the metric from {self.path.stem}."
         # Inferred: no other file counts, because the service sets the variable and has a folder only for this file.
         # Source: github.com/GoogleCloudPlatform/cloudml-hypertune, hypertune.py and issue 6.
-        nowhere = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE; /tmp/hypertune doesn't count"
+        nowhere = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE, and files in /tmp/hypertune don't count"
         return f"{fault}: {nowhere}. Use cloudml-hypertune, or {CURE} to this file"
 
     def _read_chunk(self, file: BinaryIO, ended: bool) -> bool:
-        """Read the next lines, and return whether there may be more lines."""
+        """Read the next lines of the file. Return whether the file may contain more lines."""
         file.seek(self._position)
         data = file.read(CHUNK)
         full = len(data) == CHUNK
@@ -84,15 +87,17 @@ class MetricFile:
             self._add(line)
         self._position += end
         if self._position > LARGEST:
-            self.fault = self.fault or f"its metric file is larger than {LARGEST // 2**20} MiB; report less often"
+            self.fault = (
+                self.fault or f"the trial's metric file is larger than {LARGEST // 2**20} MiB; report less often"
+            )
         return full and self._position <= LARGEST
 
     def _add(self, line: bytes) -> None:
-        """Add the metrics in a line to the measurement at this step."""
+        """Add the metrics in a line to the measurement at the line's step."""
         try:
             (names, report), steps = _measurement(line, self._ids), self._measurements
         except ValueError as error:
-            self.fault = self.fault or f"line {self._lines} of its metric file {error}; {CURE}"
+            self.fault = self.fault or f"line {self._lines} of the trial's metric file {error}; {CURE}"
             return
         self._names |= names
         if report and steps and steps[-1].step == report.step and steps[-1].metrics.keys().isdisjoint(report.metrics):
@@ -102,7 +107,10 @@ class MetricFile:
 
 
 def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measurement]:
-    """Return the measurements of a file followed by those of its successor, which may begin in the middle of a step."""
+    """Return the measurements of a metric file and of the file that replaced it.
+
+    The new file may begin in the middle of a step.
+    """
     if not before or not now:
         return now or before
     kept = [one for one in before if one.step < now[0].step]
@@ -111,9 +119,9 @@ def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measureme
 
 
 def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Measurement | None]:
-    """Return the names in a line and its report, or None if it contains no metric of interest.
+    """Return the metric names in a line and the line's measurement, or None as the measurement.
 
-    Raises ValueError if the line isn't valid.
+    The measurement is None if the line contains no metric in `ids`. Raises ValueError if the line isn't valid.
     """
     try:
         entry = jsons.loads(line or b"{}")

@@ -1,4 +1,4 @@
-"""Persistent resources: machines that keep running, so that jobs start immediately or wait in a queue.
+"""Manages persistent resources, whose machines keep running so that jobs start immediately or wait in a queue.
 
 Source: Vertex AI documentation, "Create", "Reboot" and "Delete a persistent resource", 2026; google-cloud-aiplatform
 2.7.0, types/persistent_resource.py.
@@ -58,14 +58,17 @@ class PersistentResources(Records):
         return [resource_pools.with_use(one, self._jobs.used()) for one in super().list(parent)]
 
     def create(self, parent: str, message: PersistentResource, id: str = "") -> Resource:
-        """Create a resource. Raises ApiError if Vertex AI would reject it or it exceeds this service's capacity."""
+        """Create a persistent resource.
+
+        Raises ApiError if Vertex AI would reject the resource or if the resource exceeds this service's capacity.
+        """
         if not id:
             refuse([Finding("persistentResourceId", "is missing", "add an ID such as cluster")])
         started = {"state": "RUNNING", "startTime": now()}
         return self._store.create(f"{parent}/{self.collection}/{id}", self._completed(parent, id, message) | started)
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Replace labels, the display name, or the number of machines in the pools.
+        """Replace the labels, the display name, or the number of machines in the pools.
 
         Raises ApiError if the resource doesn't exist or the change isn't valid.
         """
@@ -74,26 +77,29 @@ class PersistentResources(Records):
         parent, _, id = name.rsplit("/", 2)
         resource = self._completed(parent, id, PersistentResource(merged))
         if changed.keys() - CHANGEABLE or _fixed(resource) != _fixed(stored):
-            cure = "change only labels, displayName, or the counts of pools, or create another resource"
+            cure = "change only labels, displayName, or the replica counts of pools, or create a new resource"
             refuse([Finding("updateMask", f"the other fields of {name} can't be changed", cure)])
         updated = self._store.update(name, **{**changed, "resourcePools": resource["resourcePools"]})
         self._jobs.dispatch()
         return updated
 
     def reboot(self, name: str) -> Resource:
-        """Reboot the machines. Pools with autoscaling restart with the minimum number of machines.
+        """Reboot all machines. A pool with autoscaling restarts with its minimum number of machines.
 
-        Raises ApiError NOT_FOUND, or FAILED_PRECONDITION if a job runs on the resource.
+        Raises ApiError NOT_FOUND if the resource doesn't exist, and FAILED_PRECONDITION if a job runs on the resource.
         """
         if any(resource == name for resource, _ in self._jobs.used()):
-            raise ApiError("FAILED_PRECONDITION", f"a job runs on {name}; cancel it, or wait until it ends")
+            raise ApiError("FAILED_PRECONDITION", f"a job runs on {name}; cancel the job, or wait until the job ends")
         pools = super().get(name)["resourcePools"]
         fewest = [pool.get("autoscalingSpec", {}).get("minReplicaCount", pool["replicaCount"]) for pool in pools]
         pools = [{**pool, "replicaCount": count} for pool, count in zip(pools, fewest, strict=True)]
         return self._store.update(name, resourcePools=pools)
 
     def delete(self, name: str) -> None:
-        """Cancel the jobs on a resource, and delete it after they have ended. Raises ApiError NOT_FOUND."""
+        """Cancel all jobs on a resource, and delete the resource after the jobs have ended.
+
+        Raises ApiError NOT_FOUND.
+        """
         self._store.update(name, state="STOPPING")  # from now on, it accepts no jobs
         self._jobs.clear(name)
         super().delete(name)
@@ -105,7 +111,10 @@ class PersistentResources(Records):
         return super()._updated(replace(call, query=query), name)
 
     def _completed(self, parent: str, id: str, message: PersistentResource) -> dict[str, Any]:
-        """Return a resource whose pools have IDs and counts. Raises ApiError if Vertex AI would reject the resource."""
+        """Return a resource whose pools all have an ID and a count.
+
+        Raises ApiError if Vertex AI would reject the resource.
+        """
         refuse([*_findings(message), *self._of_rules(parent, id, message)])
         for index, pool in enumerate(message.resource_pools):
             pool.id = pool.id or f"pool-{index}"
@@ -115,7 +124,7 @@ class PersistentResources(Records):
         return resource
 
     def _of_rules(self, parent: str, id: str, message: PersistentResource) -> Findings:
-        """Yield the findings of job rules about a resource's machines, network, and ID."""
+        """Yield the findings of the job rules about a resource's machines, network, and ID."""
         pools = message.resource_pools
         specs = [WorkerPoolSpec(machine_spec=pool.machine_spec, disk_spec=pool.disk_spec) for pool in pools]
         job = Job(id, id, CustomJobSpec(worker_pool_specs=specs, persistent_resource_id=id, network=message.network))
@@ -134,7 +143,9 @@ def _findings(message: PersistentResource) -> Findings:
     ids = [pool.id for pool in message.resource_pools]
     for index, pool in enumerate(message.resource_pools):
         if pool.id and pool.id in ids[:index]:
-            yield Finding(f"resourcePools[{index}].id", f'"{pool.id}" is the ID of another pool', "choose another")
+            yield Finding(
+                f"resourcePools[{index}].id", f'"{pool.id}" is the ID of another pool', "choose a different ID"
+            )
         yield from (finding.below(f"resourcePools[{index}]") for finding in _of_counts(pool))
 
 
@@ -144,7 +155,10 @@ def _of_counts(pool: ResourcePool) -> Findings:
     if not 1 <= count <= MOST:
         yield Finding("replicaCount", f"is {count}", f"use a number from 1 to {MOST}")
     elif "autoscaling_spec" in pool and not (1 <= least <= count <= largest <= MOST and least < largest):
-        fault, cure = f"of {least} to {largest} isn't valid for {count}", f"set 1 <= minimum <= {count} <= maximum"
+        fault, cure = (
+            f"the range {least} to {largest} isn't valid for {count}",
+            f"set 1 <= minimum <= {count} <= maximum",
+        )
         yield Finding("autoscalingSpec", fault, cure)
 
 

@@ -1,8 +1,9 @@
-"""Training pipelines, which split a dataset, run a custom job or a tuning job, and upload the model.
+"""Runs training pipelines, which split a dataset, run a custom job or a tuning job, and upload the model.
 
-The SDK's CustomTrainingJob, CustomContainerTrainingJob, and CustomPythonPackageTrainingJob send the custom task. Its
-inputs are a CustomJobSpec as a google.protobuf.Value, with keys in snake_case or camelCase, every number as a float,
-and explicit nulls. The inputs of the tuning task are the study, the job, and the counts of a HyperparameterTuningJob.
+The SDK's CustomTrainingJob, CustomContainerTrainingJob, and CustomPythonPackageTrainingJob send the custom task. The
+inputs of the custom task are a CustomJobSpec as a google.protobuf.Value. The keys are in snake_case or camelCase, every
+number is a float, and nulls are explicit. The inputs of the tuning task are the study, the job, and the counts of a
+HyperparameterTuningJob.
 Source: google-cloud-aiplatform 2.7.0, training_jobs.py; Vertex AI's REST reference, HyperparameterTuningJobMetadata.
 """
 
@@ -46,7 +47,7 @@ Inputs = TypeVar("Inputs", CustomJobSpec, HyperparameterTuningJob)
 
 @dataclass
 class _Pipeline(BackgroundTask):
-    """A pipeline that hasn't ended."""
+    """A training pipeline that hasn't ended."""
 
     message: TrainingPipeline
     work: CustomJob | HyperparameterTuningJob
@@ -68,7 +69,7 @@ class _Pipeline(BackgroundTask):
 
     @property
     def dataset(self) -> str:
-        """The name of the dataset, or "" if the pipeline doesn't use a dataset."""
+        """The name of the dataset. The name is "" if the pipeline doesn't use a dataset."""
         id = self.message.input_data_config.dataset_id
         return f"{self.parent}/{datasets.COLLECTION}/{id}" if id else ""
 
@@ -85,7 +86,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         self._models = models
 
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
-        """Check and start a pipeline.
+        """Check and start a training pipeline.
 
         Raises ApiError with all errors if the pipeline isn't valid, or if its dataset or parent model doesn't exist.
         """
@@ -118,7 +119,10 @@ class Pipelines(BackgroundTasks[_Pipeline]):
             self._models.check(pipeline.parent, model, message.model_id, message.parent_model)
 
     def _work(self, pipeline: _Pipeline) -> None:
-        """Split the dataset, train or tune, and upload the model. Raises ApiError if a step fails."""
+        """Split the dataset, run the custom job or tuning job, and upload the model.
+
+        Raises ApiError if a step fails.
+        """
         env: dict[str, str] = {}
         if pipeline.dataset:
             dataset, config = self._store.get(pipeline.dataset), pipeline.resource["inputDataConfig"]
@@ -149,7 +153,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         self._store.update(pipeline.name, **{METADATA: {f"backing{type(work).__name__}": pipeline.job}})
 
     def _follow(self, pipeline: _Pipeline) -> Resource:
-        """Wait until the job ends, and return the job. Until then, the pipeline has the state of its job."""
+        """Wait until the pipeline's job ends, and return the job. Meanwhile, copy the job's state to the pipeline."""
         job = self._store.get(pipeline.job)
         while (state := job["state"]) not in custom_jobs.ENDED:
             if state in OF_JOB:
@@ -177,7 +181,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
 
 def read_inputs(inputs: Any, kind: type[Inputs]) -> Inputs:
-    """Return the inputs of a task as a message of the API.
+    """Parse the inputs of a task, and return the inputs as a message of the API.
 
     Raises ApiError INVALID_ARGUMENT with all errors if the inputs aren't valid.
     """

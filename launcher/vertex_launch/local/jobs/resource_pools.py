@@ -1,8 +1,9 @@
-"""Stocks of machines: how many machines each stock has, and how many machines a job takes from each stock.
+"""Counts the machines that each stock contains, and the machines that a job takes from each stock.
 
-Without a persistent resource, the stocks count replicas on any machine type. On a persistent resource, a worker pool
-requires a resource pool with the same machine type, accelerators, and disk, and with enough machines. Source: Vertex AI
-documentation, "Run serverless training jobs on a persistent resource", 2026.
+If a job doesn't use a persistent resource, its stocks count replicas on any machine type. If a job uses a persistent
+resource, each worker pool requires a resource pool with the same machine type, accelerators, and disk, and with enough
+machines.
+Source: Vertex AI documentation, "Run serverless training jobs on a persistent resource", 2026.
 """
 
 from collections import Counter
@@ -24,18 +25,18 @@ ALL = ("", "")  # the key for replicas in all regions
 
 
 def resource_of(parent: str, job: Job) -> str:
-    """Return the name of the persistent resource on which a job runs, or ""."""
+    """Return the name of a job's persistent resource. Return "" if the job doesn't use a persistent resource."""
     id = job.spec.persistent_resource_id
     return f"{parent}/{COLLECTION}/{id}" if id else ""
 
 
 def machine(pool: Resource) -> str:
-    """Return the description of a pool's machines. Two pools match if their descriptions are equal."""
+    """Return a description of a pool's machines. The machines of two pools match if the descriptions are equal."""
     return f"{job_resource.machine(pool)} ({pool.get('diskSpec', {}).get('bootDiskType') or DISK})"
 
 
 def most(pool: Resource) -> int:
-    """Return the maximum number of machines in a resource pool. Locally, a pool scales immediately."""
+    """Return the maximum number of machines in a resource pool. Locally, a resource pool scales immediately."""
     return int(pool.get("autoscalingSpec", {}).get("maxReplicaCount") or pool["replicaCount"])
 
 
@@ -46,13 +47,17 @@ def needed(job: Job, resource: str) -> Machines:
 
 
 def held(resource: Resource) -> Machines:
-    """Return the maximum number of each machine in a persistent resource. The counts of equal pools are added."""
+    """Return the maximum number of machines of each type in a persistent resource. Pools of the same type are added."""
     pools = ((machine(pool), most(pool)) for pool in resource["resourcePools"])
     return sum((Machines({(resource["name"], kind): count}) for kind, count in pools), Machines())
 
 
 def needs(parent: str, job: Job, options: Options) -> list[Machines]:
-    """Return the needs of a job: machines of its persistent resource, or replicas in its region and in all regions."""
+    """Return the machines that a job takes from each stock.
+
+    The stocks of a job are the machines of its persistent resource, or else the replica limits of its region and the
+    service.
+    """
     if resource := resource_of(parent, job):
         return [needed(job, resource)]
     region = parent.rpartition("/")[2]
@@ -61,13 +66,13 @@ def needs(parent: str, job: Job, options: Options) -> list[Machines]:
 
 
 def stocks(store: Store, options: Options) -> Machines:
-    """Return the limits on replicas at a time: in total, in some regions, and on persistent resources."""
+    """Return the maximum number of replicas at a time: in total, in some regions, and on each persistent resource."""
     limits = {ALL: options.capacity} | {("", region): count for region, count in options.region_capacity.items()}
     return sum(map(held, store.all(COLLECTION)), Machines(limits))
 
 
 def with_use(resource: Resource, used: Machines) -> Resource:
-    """Return a resource whose pools contain the number of machines that run jobs."""
+    """Return a persistent resource whose pools contain the number of machines that jobs use."""
     left, pools = Machines(used), []
     for pool in resource["resourcePools"]:
         stock = resource["name"], machine(pool)
@@ -84,14 +89,14 @@ def findings(store: Store, parent: str, job: Job) -> Findings:
     if not name:
         return
     if name not in store:
-        yield Finding(place, f"{name} doesn't exist locally", "create it first, or remove the field")
+        yield Finding(place, f"{name} doesn't exist locally", "create the resource first, or remove the field")
         return
     resource = store.get(name)
     if resource["state"] != "RUNNING":
-        yield Finding(place, f"{name} is {resource['state']}", "choose another, or remove the field")
+        yield Finding(place, f"{name} is {resource['state']}", "choose a different resource, or remove the field")
     network = resource.get("network", "")
     if job.spec.network not in ("", network):
-        yield Finding("network", f"isn't the network of {name}", f"use {network}" if network else "remove it")
+        yield Finding("network", f"the value isn't the network of {name}", f"use {network}" if network else "remove it")
     machines = held(resource)
     for stock, count in needed(job, name).items():
         if count > machines[stock]:

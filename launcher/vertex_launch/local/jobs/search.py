@@ -1,6 +1,6 @@
-"""Turns a study into trials: it suggests parameters, selects the final measurement, and stops trials early.
+"""Suggests parameters for the trials of a study, selects each trial's final measurement, and stops trials early.
 
-Vertex AI uses Google Vizier. The local Vertex uses optuna, which is imported when the first study begins. The module
+Vertex AI uses Google Vizier. The local Vertex uses optuna and imports optuna when the first study begins. The module
 study_validation.py has already checked the study.
 """
 
@@ -42,7 +42,7 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The report of a trial at one step."""
+    """The metrics that a trial reported at one step."""
 
     step: int
     time: float  # seconds since 1970
@@ -50,7 +50,7 @@ class Measurement:
 
 
 class Search:
-    """One study. This class isn't thread-safe."""
+    """One study of a tuning job. This class isn't thread-safe."""
 
     def __init__(self, spec: StudySpec, seed: int = 0) -> None:
         self._spec = spec
@@ -61,7 +61,7 @@ class Search:
         self._study: Any = None if spec.algorithm == GRID else _study(spec, seed)
 
     def ask(self) -> Suggestion | None:
-        """Return the next trial, or None if all points of the grid were tried."""
+        """Return the next trial. Return None if all points of the grid were tried."""
         trial = self._study.ask() if self._study else None
         parameters = next(self._grid, None) if self._grid else _suggest(partial(_draw, trial), self._spec.parameters)
         if parameters is None:
@@ -70,7 +70,10 @@ class Search:
         return Suggestion(str(self._asked), parameters, time.time(), trial)
 
     def repeat(self, id: str, parameters: Mapping[str, Value], began: float) -> Suggestion:
-        """Return the next trial of an earlier run of this study. Call this for all earlier trials before `ask`."""
+        """Return the next trial of an earlier run of this study.
+
+        Call `repeat` for all earlier trials before calling `ask`.
+        """
         trial = self._asked_again(parameters) if self._study else None
         if self._grid:
             next(self._grid)
@@ -80,7 +83,10 @@ class Search:
     def tell(
         self, suggestion: Suggestion, metrics: Mapping[str, float] | None, measurements: Sequence[Measurement] = ()
     ) -> None:
-        """Report the final metrics of a trial, or None if it failed. Early stopping uses the measurements."""
+        """Report the final metrics of a trial. The metrics are None if the trial failed.
+
+        Early stopping uses the measurements.
+        """
         if self._study:
             from optuna.trial import TrialState
 
@@ -91,9 +97,10 @@ class Search:
             self._ended.append(curve)
 
     def final(self, measurements: Sequence[Measurement]) -> Measurement | None:
-        """Return the last measurement, or the best measurement by the first metric.
+        """Return the final measurement of a trial, which is the last or the best measurement according to the study.
 
-        Returns None if this measurement lacks a metric or a value isn't finite.
+        The first metric determines the best measurement. Return None if the final measurement lacks a metric or
+        contains a value that isn't finite.
         Source: google-cloud-aiplatform 2.7.0, StudySpec.MeasurementSelectionType.
         """
         whole = self._whole(measurements)
@@ -103,14 +110,17 @@ class Search:
         return whole[-1] if finite and whole[-1] is finite[-1] else None
 
     def why_none(self, measurements: Sequence[Measurement]) -> str:
-        """Return a phrase about the NaN or infinite metric of the last measurement with all metrics, or ""."""
+        """Return a phrase about a NaN or infinite value in the last measurement with all metrics.
+
+        Return "" if no measurement has all metrics.
+        """
         for last in self._whole(measurements)[-1:]:
             id, value = next((id, value) for id, value in last.metrics.items() if not math.isfinite(value))
-            return f"reported {value} at step {last.step} for {id}"
+            return f"the trial reported {value} at step {last.step} for {id}"
         return ""
 
     def should_stop(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> bool:
-        """Return whether the study's automated stopping ends a running trial now."""
+        """Return whether the study's automated stopping rule stops a running trial now."""
         if not (self._ended and (curve := self._curve(suggestion, measurements))):
             return False
         if "median_automated_stopping_spec" in self._spec:
@@ -122,7 +132,7 @@ class Search:
         return False
 
     def _asked_again(self, parameters: Mapping[str, Value]) -> Any:
-        """Return optuna's trial with these parameters."""
+        """Return the optuna trial that has these parameters."""
         drawn: dict[str, Value] = {}
 
         def repeat(name: str, parameter: ParameterSpec) -> Value:
@@ -156,14 +166,15 @@ class Search:
 
 
 def findings(spec: StudySpec) -> Findings:
-    """Yield a finding if optuna isn't installed and the study needs it. A grid search doesn't."""
+    """Yield a finding if the study requires optuna but optuna isn't installed. A grid search doesn't require optuna."""
     if spec.algorithm != GRID:
         yield from not_installed("optuna", "studySpec")
 
 
 def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
-    """Return whether the trial's best score is below the median of the average scores of ended trials up to this step.
+    """Return whether the best score of a trial is below the median of the ended trials' average scores.
 
+    Each average includes only scores up to the trial's current step.
     Source: google-cloud-aiplatform 2.7.0, StudySpec.MedianAutomatedStoppingSpec.
     """
     until = curve[-1][0]
@@ -173,10 +184,10 @@ def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
 
 
 def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
-    """Return whether the trial is unlikely to beat the best score by the step at which the longest trial ended.
+    """Return whether a trial is unlikely to beat the best score by the step at which the longest trial ended.
 
-    Vertex AI predicts with a Gaussian process. This function fits the power law a + b x^-c with the smallest squared
-    error to predict the final score. The deviation of the measurements from this curve sets the margin.
+    Vertex AI predicts the final score with a Gaussian process. This function fits the power law a + b x^-c with the
+    smallest squared error. The deviation of the measurements from the fitted curve sets the margin.
     """
     points = [point for point in curve if point[0] > 0]
     end = max(rival[-1][0] for rival in ended)
@@ -195,10 +206,11 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
 
 
 def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAutomatedStoppingSpec) -> bool:
-    """Return whether the line through the trial's last measurements is below the best score at the last step.
+    """Return whether the line through a trial's last measurements is below the best score at the last step.
 
-    A curve that flattens stays below this line. Source: google-cloud-aiplatform 2.7.0,
-    StudySpec.ConvexAutomatedStoppingSpec. The service's regression over all trials isn't public.
+    A curve that flattens stays below the line through its last measurements. The regression that the service uses isn't
+    public.
+    Source: google-cloud-aiplatform 2.7.0, StudySpec.ConvexAutomatedStoppingSpec.
     """
     least = rule.min_measurement_count or CONVEX_LEAST
     end = rule.max_step_count or max(rival[-1][0] for rival in ended)
@@ -212,12 +224,12 @@ def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAuto
 
 
 def arguments(parameters: Mapping[str, Value]) -> list[str]:
-    """Return a trial's parameters as flags, `--ID=VALUE`."""
+    """Return a trial's parameters as flags in the form `--ID=VALUE`."""
     return [f"--{id}={shown(value)}" for id, value in parameters.items()]
 
 
 def _grid(parameters: list[ParameterSpec]) -> Iterator[dict[str, Value]]:
-    """Yield all combinations of values. The last parameter changes fastest."""
+    """Yield all combinations of parameter values. The value of the last parameter changes fastest."""
     if not parameters:
         yield {}
         return
@@ -244,9 +256,10 @@ def _study(spec: StudySpec, seed: int) -> Any:
 def _suggest(
     draw: Callable[[str, ParameterSpec], Value], parameters: Sequence[ParameterSpec], path: str = ""
 ) -> dict[str, Value]:
-    """Return a value for each parameter and for the conditional parameters that the value activates.
+    """Return a value for each parameter and for each conditional parameter that such a value activates.
 
-    In optuna, the name of a parameter is its path, because two branches may have parameters of the same name.
+    In optuna, a parameter's name is its path in the study, because two branches may contain parameters with the same
+    name.
     """
     chosen: dict[str, Value] = {}
     for index, parameter in enumerate(parameters):
@@ -273,7 +286,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
 
 
 def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
-    """Return the value that optuna drew for this parameter value."""
+    """Return the value that optuna must draw so that a parameter has this value."""
     kind = kind_of(parameter)
     if kind == "categorical_value_spec":
         return str(value)
@@ -283,7 +296,10 @@ def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
 
 
 def _mirrored(parameter: ParameterSpec, bounds: Any, value: float) -> float:
-    """Return the value within its bounds. For a reverse log scale, mirror the value of the log scale."""
+    """Return the value, limited to the parameter's bounds.
+
+    For a reverse log scale, mirror the value between the bounds.
+    """
     if parameter.scale_type == Scale.UNIT_REVERSE_LOG_SCALE:
         value = bounds.max_value - (value - bounds.min_value)
     within: float = min(max(value, bounds.min_value), bounds.max_value)

@@ -1,4 +1,4 @@
-"""Hyperparameter tuning jobs. Each trial is a custom job, and only the metrics of its chief count."""
+"""Runs hyperparameter tuning jobs. Each trial is a custom job, and only the metrics of the trial's chief count."""
 
 import contextlib
 import math
@@ -42,7 +42,10 @@ class _Trial:
 
     @property
     def job(self) -> str:
-        """The name of the trial's custom job, or of its earlier custom job while the trial waits, or ""."""
+        """The name of the trial's custom job, or "" if the trial hasn't had a custom job yet.
+
+        If the trial waits for another run, the name is that of its earlier custom job.
+        """
         return str(self.shown.get("customJob", ""))
 
 
@@ -64,11 +67,15 @@ class _Study(BackgroundTask):
 
     @property
     def too_many_failed(self) -> bool:
-        """True if maxFailedTrialCount is reached. With 0, the service sets the limit, and the local Vertex has none."""
+        """True if the number of failed trials has reached maxFailedTrialCount.
+
+        If maxFailedTrialCount is 0, Vertex AI sets the limit, but the local Vertex doesn't limit the number of failed
+        trials.
+        """
         return 0 < self.message.max_failed_trial_count <= len(self.failed)
 
     def next_trial(self) -> _Trial | None:
-        """Return a waiting or new trial, or None if enough trials exist or all points of the grid were tried."""
+        """Return a waiting trial or a new trial. Return None if no trial can start now."""
         if self.stopping.is_set() or self.too_many_failed or len(self.active) >= self.message.parallel_trial_count:
             return None
         waiting = next((trial for trial in self.trials if trial.shown["state"] == "REQUESTED"), None)
@@ -89,9 +96,10 @@ class Tunings(BackgroundTasks[_Study]):
         self._jobs = jobs
 
     def create(self, parent: str, message: HyperparameterTuningJob, earlier: Resource | None = None) -> Resource:
-        """Check a tuning job and begin with its trials. Raises ApiError if the tuning job isn't valid.
+        """Check and start a tuning job. Raises ApiError if the tuning job isn't valid.
 
-        If `earlier` is a tuning job with the same study, continue it: successful trials count, and others run again.
+        If `earlier` is set, continue this earlier tuning job with the same study. Successful trials of the earlier
+        tuning job count, and all other trials run again.
         """
         refuse([*name_findings(message.display_name), *self.findings(parent, message)])
         name = earlier["name"] if earlier else f"{parent}/{COLLECTION}/{self._store.new_id()}"
@@ -105,7 +113,10 @@ class Tunings(BackgroundTasks[_Study]):
         return self._begin(study, as_json(message) | trials | {"state": PENDING})
 
     def findings(self, parent: str, message: HyperparameterTuningJob) -> list[Finding]:
-        """Return the errors of a tuning job. Raises ApiError if its trials can never run on this machine."""
+        """Return the errors of a tuning job.
+
+        Raises ApiError if the tuning job's trials can never run on this machine.
+        """
         of_trials = self._jobs.findings(parent, _trial_job(message, {}), "trialJobSpec")
         return [*study_validation.findings(message), *search.findings(message.study_spec), *of_trials]
 
@@ -116,12 +127,15 @@ class Tunings(BackgroundTasks[_Study]):
         super()._lose(resource)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """Return CANCELLED if the service stops, because the tuning job can continue later."""
+        """Return CANCELLED as the final state if the service stops, because the tuning job can continue later."""
         state, error = super()._stopped(name, why)
         return "CANCELLED" if self._closed else state, error
 
     def _again(self, study: _Study, shown: Resource) -> _Trial:
-        """Return a trial of an earlier run: unchanged if it ended well, and otherwise as a trial to run again."""
+        """Return a trial of an earlier run.
+
+        If another run of the trial would be useful, the trial's state is REQUESTED.
+        """
         parameters = {pair["parameterId"]: pair["value"] for pair in shown["parameters"]}
         began = moment(shown, "startTime")
         trial = _Trial(study.search.repeat(shown["id"], parameters, began.timestamp() if began else 0), shown)
@@ -133,13 +147,16 @@ class Tunings(BackgroundTasks[_Study]):
         return _Trial(trial.suggestion, {"state": "REQUESTED", **{key: shown[key] for key in kept if key in shown}})
 
     def _has_no_result(self, study: _Study, trial: _Trial, measurements: list[Measurement]) -> bool:
-        """Return whether a trial succeeded without a final measurement, so another run would be useless."""
+        """Return whether a trial's job succeeded without a final measurement.
+
+        Another run of such a trial would be useless.
+        """
         with contextlib.suppress(ApiError):  # its job was deleted
             return self._store.get(trial.job)["state"] == SUCCEEDED and not study.search.final(measurements)
         return False
 
     def _work(self, study: _Study) -> None:
-        """Start trials and follow them until the tuning job ends. Raises ApiError if the tuning job fails."""
+        """Start and follow trials until the tuning job ends. Raises ApiError if the tuning job fails."""
         self._enter(study, "RUNNING")
         try:
             self._start_trials(study)
@@ -175,7 +192,10 @@ class Tunings(BackgroundTasks[_Study]):
         self._show(study, trial, state="ACTIVE", startTime=now(), customJob=name)
 
     def _follow(self, study: _Study, trial: _Trial) -> None:
-        """Read a trial's measurements. End the trial if its job has ended, and stop it early if it isn't promising."""
+        """Read the measurements of a trial.
+
+        End the trial if its job has ended. Stop the trial early if it isn't promising.
+        """
         try:
             job = self._store.get(trial.job)
         except ApiError as error:  # its job was deleted
@@ -211,7 +231,7 @@ class Tunings(BackgroundTasks[_Study]):
             self._jobs.events.append((id_of(trial.job), job.get("displayName", ""), told))
 
     def _measurements(self, study: _Study, trial: _Trial, ended: bool = True) -> list[Measurement]:
-        """Return the measurements of a trial, including measurements before the checkpoint from which it resumed."""
+        """Return a trial's measurements, including measurements before the checkpoint from which the trial resumed."""
         path = self._store.state_dir.metrics(id_of(trial.job))
         if trial.reports.path != path:
             trial.reports = MetricFile(path, [metric.metric_id for metric in study.message.study_spec.metrics])
@@ -220,7 +240,7 @@ class Tunings(BackgroundTasks[_Study]):
         return [one for one in trial.before if one.step < first] + reported
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
-        """Set fields of a trial in the tuning job's resource. The value None removes a field."""
+        """Set fields of a trial in the tuning job's resource. If the value of a field is None, remove the field."""
         changed = {**trial.shown, **fields}  # resources are never changed in place
         trial.shown = {key: value for key, value in changed.items() if value is not None}
         self._store.update(study.name, trials=[trial.shown for trial in study.trials])
@@ -234,6 +254,9 @@ def _shown(measurement: Measurement, suggestion: Suggestion) -> Resource:
 
 
 def _trial_job(message: HyperparameterTuningJob, parameters: Mapping[str, Any]) -> Job:
-    """Return the custom job of one trial, which adds the parameters to the flags of the chief and the workers."""
+    """Return the custom job of one trial.
+
+    The job passes the trial's parameters as flags to the chief and the workers.
+    """
     job = Job(f"request {message.display_name}", message.display_name, message.trial_job_spec)
     return with_arguments(job, search.arguments(parameters))

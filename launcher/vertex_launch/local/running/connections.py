@@ -1,4 +1,4 @@
-"""The processes of replicas and the TCP connections between them, which only Linux lists."""
+"""Finds the processes of replicas and, on Linux, the TCP connections between these processes."""
 
 import contextlib
 import functools
@@ -23,7 +23,10 @@ Ends = tuple[End, End]  # the address of a socket and the address of its peer
 
 
 def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
-    """Return all processes of replicas, each after its parent. `numbers` contains the ID of each first process."""
+    """Return all processes of replicas, with each parent before its children.
+
+    `numbers` maps the name of each replica to the ID of the replica's first process.
+    """
     names, found = {number: name for name, number in numbers.items()}, dict[Member, psutil.Process]()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # the process has just ended
@@ -34,13 +37,13 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
 
 
 def signal_training_process(number: int, order: Signals) -> None:
-    """Signal the descendant of a replica's first process that has used the most CPU time."""
+    """Send a signal to the descendant of a replica's first process that has used the most CPU time."""
     with contextlib.suppress(psutil.Error, ValueError):  # the process has just ended, or there is no descendant
         max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
 
 
 def _seconds(process: psutil.Process) -> float:
-    """Return the CPU time of a process in seconds, or 0 if the process has ended."""
+    """Return the CPU time of a process in seconds. Return 0 if the process has ended."""
     try:
         times = process.cpu_times()
         return float(times.user + times.system)
@@ -49,9 +52,10 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
-    """Return the connections of these processes from both sides, mapped to the owner.
+    """Return the TCP connections of these processes, and map both ends of each connection to the owner of its socket.
 
-    The result also contains all connections that were closed within the last minute, which have no owner.
+    Connections on this machine that were closed within the last minute are also included. These connections map to
+    None.
     """
     owners, found = _sockets(members), dict[Ends, Member | None]()
     for family, ipv4 in IPV4.items():
@@ -65,21 +69,24 @@ def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
 
 
 def links(found: Mapping[Ends, Member | None]) -> dict[Ends, tuple[Member, Member]]:
-    """Return the owners of both ends of each connection between processes of replicas."""
+    """Return each connection between two processes of replicas, with the owners of both ends of the connection."""
     pairs = {ends: (member, found.get(ends[::-1])) for ends, member in found.items()}
     return {ends: (one, other) for ends, (one, other) in pairs.items() if one and other}
 
 
 @functools.cache
 def visible() -> bool:
-    """Return whether this system lists connections. macOS and some sandboxes don't."""
+    """Return whether this system lists TCP connections. macOS and some sandboxes don't list TCP connections."""
     with contextlib.suppress(AttributeError, OSError):
         return connections([]) is not None
     return False
 
 
 def _sockets(members: Iterable[Member]) -> dict[int, Member]:
-    """Return the owner of each socket by inode. The owner of a shared socket is the process that forked."""
+    """Return the owner of each socket, keyed by inode.
+
+    If several processes share a socket, the parent process is the owner.
+    """
     owners: dict[int, Member] = {}
     for member in members:
         with contextlib.suppress(OSError):  # the process has just ended
@@ -92,7 +99,7 @@ def _sockets(members: Iterable[Member]) -> dict[int, Member]:
 
 
 def _listed(family: int) -> Iterator[bytes]:
-    """Yield the inet_diag_msg of each connection."""
+    """Yield the inet_diag_msg structure of each TCP connection in an address family."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as linux:
         header = REQUEST.size, SOCK_DIAG_BY_FAMILY, DUMP, 0, 0
         linux.send(REQUEST.pack(*header, family, socket.IPPROTO_TCP, 0, EVERY_STATE))

@@ -1,7 +1,7 @@
-"""Runs replicas as containers of their images if Docker or Podman is installed.
+"""Runs replicas in Docker or Podman containers that are created from the replicas' images.
 
-The containers share this machine's network, so CLUSTER_SPEC has the same addresses as without containers. The buckets
-are mounted at /gcs.
+The containers share this machine's network, so CLUSTER_SPEC contains the same addresses with and without containers. In
+each container, the local buckets are mounted at /gcs.
 """
 
 import contextlib
@@ -34,22 +34,24 @@ SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
 
 
 def installed() -> str:
-    """Return the path of docker or podman, or "" if neither is installed."""
+    """Return the path of the docker or podman command. Return "" if neither command is installed."""
     return next(filter(None, map(shutil.which, CLIENTS)), "")
 
 
 def client() -> str:
-    """Return the path of docker or podman. Raises FaultError if neither is installed."""
+    """Return the path of the docker or podman command. Raises FaultError if neither command is installed."""
     engine = installed()
     if not engine:
-        raise FaultError("--containers: docker and podman aren't installed; omit --containers to run processes")
+        raise FaultError(
+            "--containers: docker and podman aren't installed; to run replicas as processes, omit --containers"
+        )
     return engine
 
 
 def label(image: str, name: str) -> str:
-    """Return a label of an image on this machine.
+    """Return the value of a label of an image on this machine.
 
-    Returns "" if the image or the label doesn't exist, or the client doesn't respond in time.
+    Return "" if the image or the label doesn't exist, or if Docker or Podman doesn't respond in time.
     """
     client = installed()
     words = ("image", "inspect", f'--format={{{{index .Config.Labels "{name}"}}}}', image)
@@ -60,7 +62,10 @@ def label(image: str, name: str) -> str:
 
 
 def require_images(job: Job, client: str) -> None:
-    """Pull missing images. Raises FaultError if an image can't be pulled or a pool has a pythonPackageSpec."""
+    """Pull the job's images that are missing on this machine.
+
+    Raises FaultError if an image can't be pulled or if a pool has a pythonPackageSpec.
+    """
     for pool in job.pools:
         if pool.task == "pythonPackageSpec":
             raise FaultError(Finding(pool.at(), "has a pythonPackageSpec", "omit --containers"), file=job.origin)
@@ -84,9 +89,9 @@ def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
 def contained(
     job: Job, job_id: str, replica: Replica, machines: Hosts, mounts: Mapping[int, Mapping[str, Path]], context: Context
 ) -> Replica:
-    """Return a replica whose command runs the image in a container, with the replica's variables added.
+    """Return a replica whose command starts a container with the replica's environment variables.
 
-    `mounts` maps each pool to its NFS mount points and their folders.
+    `mounts` maps the index of each pool to its NFS mount points and the local folder for each mount point.
     """
     (image,) = (pool.spec.container_spec.image_uri for pool in job.pools if pool.index == replica.pool)
     first, *words = replica.command
@@ -115,7 +120,10 @@ def contained(
 
 
 def _variables(env: Mapping[str, str]) -> Iterator[str]:
-    """Yield --env options. Most values stay in the client's environment, so that no process list shows them."""
+    """Yield the `--env` options.
+
+    Most options contain only a name, so that process lists don't show the variable's value.
+    """
     for name, value in env.items():
         if name != GPUS or not value:  # a container numbers its own GPUs from 0
             yield f"--env={name}={value}" if name.startswith(CLIENTS_OWN) else f"--env={name}"
@@ -130,10 +138,10 @@ def _gpus(client: str, indices: str) -> list[str]:
 
 
 def _user(client: str) -> tuple[str, ...]:
-    """Return options that make Docker run the container as this user, because otherwise root would own its files.
+    """Return the options that make Docker run a container as the current user, so that root doesn't own its files.
 
-    In rootless Docker and in Podman, root in the container is already this user. Podman, even under the name docker,
-    doesn't support this format and returns an error.
+    In rootless Docker and in Podman, root in the container is already the current user. Podman, even under the name
+    docker, doesn't support this `info` format and returns an error.
     """
     info = _client(client, "info", "--format={{.SecurityOptions}}")
     if os.getuid() == 0 or info.returncode or "rootless" in info.stdout:

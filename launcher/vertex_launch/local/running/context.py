@@ -1,4 +1,4 @@
-"""The options and folders that all jobs on this machine share."""
+"""Defines the options and folders that all jobs on this machine share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from vertex_launch.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of the local Vertex for jobs. All times are in seconds."""
+    """The job options of the local Vertex. All times are in seconds."""
 
     capacity: int = 16  # the maximum number of replicas at a time; further jobs wait in the order of their creation
     region_capacity: Mapping[str, int] = field(default_factory=dict)  # the same limit for the jobs of one region
@@ -26,7 +26,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Context:
-    """The folder, the settings, and the options with which jobs run."""
+    """The state folder, the settings, and the options that all jobs share."""
 
     state_dir: StateDir
     settings: Settings

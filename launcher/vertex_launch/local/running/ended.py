@@ -1,4 +1,4 @@
-"""The ends of replicas: exit codes, last output, and the order of likely causes."""
+"""Describes how replicas exited: exit codes, last output, and the likely causes of a failure."""
 
 import re
 import signal
@@ -26,7 +26,7 @@ LOST = re.compile(
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of one replica that the launcher didn't stop. A code above 128 is 128 plus a signal number."""
+    """The exit of a replica that the launcher didn't stop. An exit code above 128 is 128 plus a signal number."""
 
     replica: Replica
     code: int
@@ -39,17 +39,23 @@ class Ended:
 
     @property
     def signal_name(self) -> str:
-        """The name of the signal that killed the replica, or "" for any other code, such as 255."""
+        """The name of the signal that killed the replica.
+
+        The name is "" if the exit code doesn't correspond to a signal. Example: exit code 255.
+        """
         return signal.Signals(self.code - 128).name if self.code - 128 in set(signal.Signals) else ""
 
     @property
     def hard(self) -> bool:
-        """True if the replica was killed by a signal that a lost peer never causes."""
+        """True if the replica was killed by a signal that the loss of a peer never causes."""
         return self.signal_name in HARD_SIGNALS
 
     @property
     def traceback(self) -> tuple[str, ...]:
-        """The last traceback and all errors after it, which are often longer than the last lines."""
+        """The last traceback in the output and all error lines after the traceback.
+
+        `last_lines` is often too short to contain the entire traceback.
+        """
         starts = [number for number, line in enumerate(self.errors) if TRACEBACK in line]
         return self.errors[starts[-1] :] if starts else ()
 
@@ -59,9 +65,9 @@ class Ended:
 
     @property
     def lost_a_peer(self) -> bool:
-        """True if the exit code, the last event, or the last output blames a peer.
+        """True if the exit code, the last event, or the last output blames another replica.
 
-        The output gives only a guess, which is good enough to sort causes.
+        A match in the last output is only a guess, but a guess is good enough to sort the causes.
         """
         words = [line for line in self._last_words if not line[:1].isspace()]
         blames = self.code == PEER_LOST or events.BLAMES & self.event.keys()
@@ -69,19 +75,19 @@ class Ended:
 
     @property
     def accused(self) -> tuple[str, ...]:
-        """The names of the replicas that the last event blames."""
+        """The names of the replicas that this replica's last event blames."""
         return tuple(events.accused(self.event))
 
     @property
     def loss(self) -> str:
-        """The reaction of this replica to a lost peer, according to its last event."""
+        """A phrase that describes how this replica reacted to a lost peer, such as `lost a connection`."""
         return next((fate for key, fate in events.FATES.items() if key in self.event), "lost a connection")
 
     @property
     def verdict(self) -> str:
-        """The service's message about the end, followed by the replica's last output.
+        """The service's error message about the replica's exit, followed by the replica's last output.
 
-        Source: Vertex AI, "Understand the custom training service", mid 2026. The traceback after the message follows
+        Source: Vertex AI, "Understand the custom training service", mid 2026. Source of the traceback's position:
         github.com/GoogleCloudPlatform/vertex-ai-samples, issue 1504.
         """
         head, words = f"The replica {self}.", tuple(map(message, self.last_lines))
@@ -102,10 +108,11 @@ class Ended:
 
 
 def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
-    """Return the ends in groups, with the likely cause first, and sort each group by time.
+    """Return the exits of replicas, with the likely cause of a failure first.
 
-    The groups are: killed by a signal, failed without a lost peer, exited early with code 0, and lost a peer. In the
-    last group, the replica that most other replicas blame comes first.
+    The four groups, in this order, are: killed by a signal, failed without a lost peer, exited early with code 0, and
+    lost a peer. Each group is sorted by time. Among the replicas that lost a peer, the replica that most other replicas
+    blame comes first.
     """
     known = tuple(ends)
     votes = Counter(name for ended in known if ended.lost_a_peer for name in ended.accused)

@@ -1,7 +1,7 @@
 """Runs the replicas of one job as processes, with restarts and simulated faults, until the job ends.
 
-The job succeeds when its primary, the only replica of pool 0, exits with code 0. The other replicas are then stopped.
-No process outlives the launcher, even if the launcher is killed.
+The primary is the only replica of pool 0. The job succeeds when the primary exits with code 0. The launcher then stops
+all other replicas. No process of a replica outlives the launcher, even if the launcher is killed.
 Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
 """
 
@@ -33,7 +33,10 @@ LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main threa
 
 
 class Execution:
-    """A running job. `run` does all the work, and any thread can call the other methods to control it."""
+    """A job that is running.
+
+    The method `run` runs the job, and any thread can call the other methods to control the job.
+    """
 
     def __init__(
         self,
@@ -65,13 +68,13 @@ class Execution:
         return tuple(state.status for state in self._states.values())
 
     def run(self) -> Outcome:
-        """Run the job to its end, and return when no process is left."""
+        """Run the job to completion, and return when no process of the job is left."""
         private(self._job.logs)
         try:
             while (ending := self._run_attempt()) is Ending.STARTS_AGAIN:
                 self._stop_all()
             for fault in self._faults:
-                self._log(self._states[fault.replica].replica, f"simulated fault: {fault}, but the job ended first")
+                self._log(self._states[fault.replica].replica, f"the job ended before this simulated fault: {fault}")
             return self._outcome(ending)
         finally:
             self._stop_all()
@@ -80,7 +83,7 @@ class Execution:
         self._events.put(lambda: self._end(Ending.CANCELLED))
 
     def disturb(self, action: Action, name: str, number: float = 0) -> None:
-        """Simulate a fault in a replica. After a preemption, the whole job is restarted."""
+        """Simulate a fault in a replica. After a simulated preemption, the launcher restarts the whole job."""
         state = self._states[name]  # a KeyError is an error of the caller
         self._events.put(lambda: self._disturb(state, action, number))
 
@@ -88,14 +91,17 @@ class Execution:
         state.disturb(action, self._policy.grace if action == "preempt" else number)
 
     def open_shell(self, name: str, terminal: str) -> bool:
-        """Start a shell for a terminal in this replica, and return whether the replica is running."""
+        """Start a shell in this replica, and connect the shell to a terminal.
+
+        Return False if the replica isn't running.
+        """
         process = self._states[name].process
         if process:
             process.open_shell(terminal)
         return process is not None
 
     def _run_attempt(self) -> Ending:
-        """Run all replicas from the start to the end of the attempt."""
+        """Run one attempt of the job: start all replicas, and handle events until the attempt ends."""
         attempt = self._attempt = Attempt()
         arrival = time.monotonic() + self._policy.provision
         for index, state in enumerate(self._states.values()):
@@ -110,7 +116,7 @@ class Execution:
         self._attempt.ending = ending
 
     def _wait(self) -> None:
-        """Wait until an event arrives or an action is due, and handle all events that have arrived."""
+        """Wait until an event arrives or an action is due, and then handle all events that have arrived."""
         attempt = self._attempt
         times = (state.next_time for state in self._states.values())
         next_time = min(attempt.settled, attempt.restart_at, self._deadline, self._worlds.due, *times)
@@ -155,7 +161,10 @@ class Execution:
         state.due, state.postponed, state.began = math.inf, 0, min(state.began, self._heard)
 
     def _read(self, replica: Replica, line: str, severity: str) -> None:
-        """Show a line of a replica, in that replica's thread, and look for a step at which a fault is due."""
+        """Show a line of a replica, and check whether the line contains a step at which a simulated fault may be due.
+
+        The reader thread of the replica calls this method.
+        """
         self._heard = time.monotonic()
         self._show(replica, line, severity)
         if self._faults and (step := step_of(line)):
@@ -165,7 +174,7 @@ class Execution:
         self._step = max(self._step, step)
 
     def _cause_faults(self, now: float) -> None:
-        """Simulate each fault that is due, once."""
+        """Simulate all faults that are due. Each fault occurs only once."""
         for fault in [*self._faults]:
             state = self._states[fault.replica]
             if state.is_due(fault, self._step, now):
@@ -195,7 +204,7 @@ class Execution:
             attempt.left.append(ended)
 
     def _failed(self, state: ReplicaState, ended: Ended) -> None:
-        """Restart the replica, restart all replicas, or let the attempt end."""
+        """Handle a failed replica: restart the replica, restart all replicas, or let the attempt end."""
         attempt = self._attempt
         preempted = [peer.replica.name for peer in self._states.values() if peer.preempted]
         if preempted and not attempt.failures:  # the preemption may be the cause, and the whole job restarts anyway
@@ -225,7 +234,7 @@ class Execution:
             state.start_again()
 
     def _preempted(self, ended: Ended) -> None:
-        """Restart the whole job unless it was preempted too many times."""
+        """Restart the whole job after a preemption, unless the job was preempted too many times."""
         limit = self._policy.preemptions
         if self._preemptions >= limit:
             self._end(Ending.PREEMPTED)
@@ -236,14 +245,14 @@ class Execution:
             self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
-        """Let the attempt end after this time, and don't start any more replicas."""
+        """Let the attempt end after this number of seconds, and cancel all planned starts of replicas."""
         self._attempt.settled = min(self._attempt.settled, time.monotonic() + seconds)
         self._attempt.restart_at = math.inf
         for state in self._states.values():
             state.due = math.inf
 
     def _conclude(self) -> None:
-        """End the attempt as a success or a failure. After a failure, the job may be retried."""
+        """End the attempt, and decide whether the job succeeded, failed, or is retried."""
         attempt, limit = self._attempt, self._policy.job_retries
         if not attempt.failures:
             self._end(Ending.SUCCEEDED)
@@ -251,7 +260,7 @@ class Execution:
         cause = attempt.causes[0]
         user_error = self._policy.user_error(attempt.failures, cause)
         if user_error and limit:
-            self._log(user_error.replica, f"{user_error}, a permanent user error. The job isn't retried")
+            self._log(user_error.replica, f"{user_error}, which is a permanent user error, so the job isn't retried")
         if user_error or self._retries >= limit:
             self._end(Ending.FAILED)
         else:
@@ -260,13 +269,13 @@ class Execution:
             self._end(Ending.STARTS_AGAIN)
 
     def _look_for_silence(self, now: float) -> None:
-        """Log a description of all replicas if no replica has printed a line for a long time."""
+        """Log what each replica is doing if no replica has printed a line for a long time."""
         silent = now - self._heard if any(state.process for state in self._states.values()) else 0
         if sentence := self._silence.look(silent, self._numbers()):
             self._log(self._job.replicas[0], sentence)
 
     def _log(self, replica: Replica, line: str) -> None:
-        """Add a line of the launcher to the log of a replica."""
+        """Add a line from the launcher to the log of a replica."""
         self._progress(line)
         with open_log(self._job.logs, replica) as log:
             tell(replica, line, log, self._show)
@@ -281,21 +290,27 @@ class Execution:
         return Outcome(failures, ending, restarts, self._retries, self._policy.timeout, notes)
 
     def _running(self) -> Iterator[tuple[str, Sequence[str]]]:
-        """Yield the last lines of each running replica, without the replicas that never exit by themselves."""
+        """Yield the name and the last lines of each running replica.
+
+        Replicas that never exit by themselves, such as parameter servers, are skipped.
+        """
         served = any(state.replica.pool == REDUCERS for state in self._states.values())  # there are parameter servers
         for state in self._states.values():
             if state.process and not (served and state.replica.pool in (WORKERS, REDUCERS)):
                 yield state.replica.name, state.process.tail.lines
 
     def _absent(self) -> Iterator[Ended]:
-        """Yield the replicas that never started, unless they were about to start. Other replicas may wait for them."""
+        """Yield each training replica that never started, because other replicas may be waiting for this replica.
+
+        Replicas that were about to start are skipped.
+        """
         for state in self._states.values():
             late = state.postponed + self._policy.stagger >= LATE_SECONDS
             if late and state.began == math.inf and state.replica.trains:
                 yield Ended(state.replica, 0, instead="hasn't started yet")
 
     def _files(self) -> tuple[str, ...]:
-        """Return the sentences about the replicas' files, each sentence once."""
+        """Return the sentences about files that the replicas wrote, without duplicates."""
         notes, isolated = list[str](), self._job.isolation
         with contextlib.suppress(FileNotFoundError):
             notes += (self._job.logs / NOTES).read_text(errors="replace").splitlines()
@@ -304,7 +319,7 @@ class Execution:
         return tuple(dict.fromkeys(filter(None, notes)))
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
-        """Yield the running replicas that are stopped or that a replica with a lost peer blames."""
+        """Yield the running replicas that SIGSTOP stopped, and those that other replicas blame for a lost peer."""
         named, running = {name for ended in failures for name in ended.accused}, self._numbers()
         stuck = {name: does for ended in failures for name, does in events.stuck(ended.event).items()}
         stopped = {name for name, activity in activities(running).items() if activity.stopped}
@@ -316,13 +331,19 @@ class Execution:
                 yield Ended(state.replica, 0, time=process.heard, instead=stuck.get(name, does))
 
     def _numbers(self) -> dict[str, int]:
-        """Return the ID of each running replica's first process, or no IDs if the replicas run in containers."""
+        """Map the name of each running replica to the ID of its first process.
+
+        Return an empty dictionary if the replicas run in containers.
+        """
         if self._job.isolation.world == "container":
             return {}
         return {state.replica.name: state.process.number for state in self._states.values() if state.process}
 
     def _stop_all(self) -> None:
-        """Stop all replicas with SIGTERM and, after a grace period, SIGKILL. Another Ctrl-C skips the grace period."""
+        """Stop all replicas with SIGTERM and, after a grace period, with SIGKILL.
+
+        If the user presses Ctrl-C again, skip the grace period.
+        """
         running = [state.process for state in self._states.values() if state.process]
         try:
             for process in running:
@@ -341,6 +362,9 @@ class Execution:
 
 
 def run(job: PreparedJob, show: Show, phase: Callable[[Phase], None] = lambda phase: None) -> Outcome:
-    """Run a job to its end. Call this function from the main thread, which Ctrl-C interrupts."""
+    """Run a job to completion.
+
+    Call this function in the main thread, because Ctrl-C interrupts only the main thread.
+    """
     with signals_as_exceptions():
         return Execution(job, show, phase).run()

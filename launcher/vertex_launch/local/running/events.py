@@ -1,6 +1,6 @@
-"""Events that a trainer reports to the launcher, as fields of the JSON lines that it prints.
+"""Reads the events that a trainer reports to the launcher as fields of the JSON lines that the trainer prints.
 
-The file launcher/docs/events.md lists all fields. The text of a message is never parsed.
+The file launcher/docs/events.md lists all fields. This module never parses the text of a message.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,10 @@ LONGEST = 40  # the maximum number of characters of a metric
 
 @dataclass(frozen=True)
 class Steps:
-    """The progress of a run: finished steps, total steps, and a metric such as `train loss 0.1234`, or ""."""
+    """The finished steps of a run, the total number of steps, and a metric such as `train loss 0.1234`.
+
+    The metric may be "".
+    """
 
     done: int
     total: int
@@ -35,7 +38,7 @@ class Steps:
 
 
 def steps(fields: Fields) -> Steps | None:
-    """Return the progress of a run, or None if the line doesn't contain it."""
+    """Return the progress that a printed line reports. Return None if the line doesn't report progress."""
     done, total, name = (fields.get(key) for key in ("step", "steps", "metric"))
     if not (_is_number(done) and _is_number(total) and 0 <= done <= MOST and 0 <= total <= MOST):
         return None
@@ -46,9 +49,9 @@ def steps(fields: Fields) -> Steps | None:
 
 
 def last(before: Fields, fields: Fields) -> Fields:
-    """Return the last event that states why a replica ends, from this line or from an earlier line.
+    """Return the latest event that explains why a replica exits, from a new line or from earlier lines.
 
-    If this line reports progress, the earlier event doesn't count any more.
+    If the new line reports progress, the event from earlier lines is discarded.
     """
     if FATES.keys() & fields.keys():
         return fields
@@ -62,7 +65,7 @@ def accused(event: Fields) -> Iterator[str]:
 
 
 def stuck(event: Fields) -> dict[str, str]:
-    """Return the name of the replica that hangs according to an event, mapped to `is stuck in ...`."""
+    """Map the name of the replica that is stuck, according to an event, to the phrase `is stuck in PLACE`."""
     place = printable(str(event.get("place", "its program")))
     return {name: f"is stuck in {place}" for name in [event.get("stuck")] if isinstance(name, str)}
 

@@ -1,4 +1,4 @@
-"""Simulated faults that a user requests, such as `workerpool1-0:kill@step=20`. Each fault occurs once."""
+"""Simulates faults that a user requests, such as `workerpool1-0:kill@step=20`. Each requested fault occurs once."""
 
 import math
 import os
@@ -24,8 +24,8 @@ FORM = re.compile(
 )
 FORMS = "kill, term, preempt, freeze[=SECONDS], late=SECONDS, slow=TIMES, flip, truncate, exit0@MOMENT, raise@MOMENT"
 IMPOSSIBLE = {
-    "cut": "can't be simulated because all replicas share this machine's network; use freeze, the closest fault",
-    "full": "can't be simulated because all replicas share this machine's disk; put .vertex on a small disk",
+    "cut": "this fault can't be simulated because all replicas share this machine's network; use freeze instead",
+    "full": "this fault can't be simulated because all replicas share this machine's disk; put .vertex on a small disk",
 }
 SENTENCES: Mapping[Action, str] = {  # {} is the number
     "kill": "is killed",
@@ -50,7 +50,10 @@ DAMAGES = ("flip", "truncate")
 
 @dataclass(frozen=True)
 class Fault:
-    """One simulated fault: the replica, the action, and the moment, by default the replica's first start."""
+    """One simulated fault: its replica, its action, and its time.
+
+    By default, a fault occurs when its replica first starts.
+    """
 
     replica: str
     action: Action
@@ -66,7 +69,7 @@ class Fault:
 
 
 def parsed(words: Iterable[str]) -> tuple[Fault, ...]:
-    """Return the faults of --fault. Raises FaultError if a fault isn't valid."""
+    """Parse the values of the `--fault` options. Raises FaultError if a value doesn't specify a valid fault."""
     return tuple(map(_parsed, words))
 
 
@@ -77,14 +80,14 @@ def _parsed(word: str) -> Fault:
             match["replica"], cast(Action, action), number, int(match["step"] or 0), float(match["after"] or 0)
         )
     reason = IMPOSSIBLE.get(word.partition(":")[2].partition("@")[0])
-    cure = f"use a form such as workerpool1-0:kill@step=20 or workerpool1-0:kill@after=12s. The faults are {FORMS}"
-    raise FaultError(f'--fault "{word}": {reason or f"is an unknown fault; {cure}"}')
+    cure = f"use a form such as workerpool1-0:kill@step=20 or workerpool1-0:kill@after=12s. Valid faults are {FORMS}"
+    raise FaultError(f'--fault "{word}": {reason or f"this fault is unknown; {cure}"}')
 
 
 def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tuple[Replica, ...]:
-    """Return the replicas of a job, prepared for these faults.
+    """Prepare the replicas of a job for these simulated faults, and return the replicas.
 
-    Raises FaultError if a fault isn't possible in this job.
+    Raises FaultError if a fault can't occur in this job.
     """
     ready = {replica.name: replica for replica in replicas}
     for fault in faults:
@@ -104,13 +107,16 @@ def _listening(replica: Replica) -> Replica:
 
 
 def step_of(line: str) -> int:
-    """Return the step in a printed line, or 0: the field `step` of a JSON line, or text such as `step 20`."""
+    """Return the step in a printed line: the field `step` of a JSON line, or a text such as `step 20`.
+
+    Otherwise, return 0.
+    """
     step, match = payload(line).get("step"), STEP.search(message(line))
     return step if isinstance(step, int) else int(match[1]) if match else 0
 
 
 def newest_checkpoint(replica: Replica) -> Path | None:
-    """Return the largest file of the newest folder in AIP_CHECKPOINT_DIR, or None if no file exists."""
+    """Return the largest file in the newest folder in AIP_CHECKPOINT_DIR. Return None if there is no file."""
     place = replica.env.get("AIP_CHECKPOINT_DIR", "").removeprefix("gs://")
     folders = Path(replica.env["GCS_MOUNT"], place).glob("*/") if place else ()
     newest = max(folders, key=lambda folder: folder.stat().st_mtime, default=None)
@@ -119,7 +125,7 @@ def newest_checkpoint(replica: Replica) -> Path | None:
 
 
 def damage(file: Path, action: Action) -> None:
-    """Invert all bits of some bytes in the middle of a file, or truncate the file there."""
+    """Invert all bits of some bytes in the middle of a file, or truncate the file in the middle."""
     with open(file, "r+b") as content:
         middle = content.seek(file.stat().st_size // 2)
         flipped = bytes(byte ^ 0xFF for byte in content.read(FLIPPED))

@@ -1,4 +1,4 @@
-"""The GPUs and the environment variables that this machine provides in place of a machine and image in the cloud."""
+"""Provides GPUs and environment variables to replicas, in place of a machine and an image in the cloud."""
 
 import contextlib
 import functools
@@ -31,9 +31,10 @@ LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder; adds the launcher's user
 
 
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
-    """Return variables that replace the image's environment, with this Python first on PATH.
+    """Return environment variables that replace the image's environment. The launcher's Python comes first on PATH.
 
-    Replicas don't get the user's home folder, because Google's clients, git, and others would find credentials there.
+    Replicas don't use the user's home folder, because Google's clients, git, and other programs would find credentials
+    in that folder.
     """
     home = private(state_dir.of_replicas(job_id))
     return {
@@ -53,7 +54,7 @@ def remove_home(state_dir: StateDir, job_id: str) -> None:
 
 
 def remove_left_homes(state_dir: StateDir) -> None:
-    """Remove the home folders of jobs whose launcher was killed. A running launcher holds a lock on the journal."""
+    """Remove the home folders of jobs whose launcher was killed. A running launcher locks its job's journal."""
     for home in state_dir.of_replicas("").glob("*"):
         # OSError: the journal doesn't exist, or the file system doesn't support locks, so the state is unknown.
         with contextlib.suppress(OSError), open_regular(state_dir.journal(home.name)) as journal:
@@ -62,21 +63,27 @@ def remove_left_homes(state_dir: StateDir) -> None:
 
 
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
-    """Return the variables of [env] and --pass-env, with a fixed value or the shell's value if it is set."""
+    """Return the variables of [env] and `--pass-env`.
+
+    If a variable has no fixed value, use the value from the shell.
+    """
     shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
     return {name: value for name, value in named.items() if isinstance(value, str)} | shell
 
 
 def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list[str]:
-    """Return a sentence for each variable that replicas should get but that this shell doesn't set."""
+    """Return a sentence for each variable that can't be passed to replicas because this shell doesn't set it."""
     missing = [name for name, value in named.items() if value is True and name not in environ]
-    return [f"{name} can't be passed to replicas: this shell doesn't set it; export it first" for name in missing]
+    return [
+        f"{name} can't be passed to replicas because this shell doesn't set the variable; export it first"
+        for name in missing
+    ]
 
 
 def _user_packages(base: Path) -> dict[str, str]:
-    """Return variables that make `pip install --user` install into `base`.
+    """Return the environment variables that make `pip install --user` install packages into `base`.
 
-    The packages that the user installed in this way stay importable.
+    Packages that the user has already installed with `pip install --user` stay importable.
     """
     if not site.ENABLE_USER_SITE:  # such as in a virtual environment
         return {}
@@ -87,7 +94,10 @@ def _user_packages(base: Path) -> dict[str, str]:
 
 
 def shares(gpus: Sequence[str], count: int) -> list[dict[str, str]]:
-    """Return variables that give `count` replicas equal shares of the cores, and of the GPUs if there are enough."""
+    """Return environment variables that divide the CPU cores equally among `count` replicas.
+
+    If there are enough GPUs, the variables also divide the GPUs equally.
+    """
     threads = str(max((os.cpu_count() or 1) // count, 1))
     each = len(gpus) // count
     return [
@@ -106,7 +116,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 @functools.cache
 def _installed_gpus() -> list[str]:
-    """Return the indices of all GPUs. The result is cached because nvidia-smi takes up to a second."""
+    """Return the indices of all GPUs. The return value is cached because nvidia-smi takes up to a second."""
     try:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Simulated machines of replicas: host names, IP addresses, and free ports, all on this machine."""
+"""Simulates the machines of replicas on this machine: hostnames, IP addresses, and free ports."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ PORTS_TRIED = 10_000
 
 @dataclass(frozen=True)
 class Host:
-    """One machine of a job as other machines see it. CLUSTER_SPEC lists only this port of the machine."""
+    """The hostname, IP address, and port of one machine of a job. CLUSTER_SPEC lists only this port of the machine."""
 
     name: str
     ip: str
@@ -41,7 +41,10 @@ class Host:
 
     @property
     def env(self) -> dict[str, str]:
-        """The variable HOSTNAME, which every container has, or no variable if replicas have no host names."""
+        """The environment variable HOSTNAME, which every container sets.
+
+        Replicas without hostnames don't set the variable.
+        """
         return {} if self.name == self.ip else {"HOSTNAME": self.name}
 
 
@@ -49,9 +52,11 @@ Hosts = Mapping[tuple[int, int], Host]  # by pool and index
 
 
 def of_job(job: Job, job_id: str, named: bool) -> Hosts:
-    """Return the host of each pool and index. Unnamed hosts share one IP address, and each host has its own port.
+    """Return the host of each replica, keyed by pool index and replica index.
 
-    A name has the service's form: cmle-training-workerpool0-7bf8fe24d6-0. Source: Vertex AI, "Distributed training".
+    Unnamed hosts share one IP address but have different ports. Example of a name:
+    cmle-training-workerpool0-7bf8fe24d6-0.
+    Source: Vertex AI, "Distributed training".
     """
     places = [(pool.index, index) for pool in job.pools for index in range(pool.replica_count)]
     ports = free_ports(len(places))
@@ -66,9 +71,9 @@ def of_job(job: Job, job_id: str, named: bool) -> Hosts:
 
 
 def write(file: Path, hosts: Iterable[Host], others: Mapping[str, str] = MappingProxyType({})) -> Path:
-    """Write the /etc/hosts file of replicas, and return its path.
+    """Write the /etc/hosts file of replicas, and return the path of the file.
 
-    The file contains this machine's /etc/hosts and one line for each host and each other name.
+    The file contains the lines of this machine's /etc/hosts and a line for each name in `hosts` and `others`.
     """
     own = f"{LOOPBACK} localhost"
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -81,7 +86,10 @@ def write(file: Path, hosts: Iterable[Host], others: Mapping[str, str] = Mapping
 
 
 def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str, str]:
-    """Return variables that exclude connections between replicas from the shell's proxy, if the shell sets one."""
+    """Return environment variables that exclude connections between replicas from the shell's HTTP proxy.
+
+    Return an empty dictionary if the shell doesn't set a proxy.
+    """
     if not HTTP_PROXIES & {name.lower() for name in environ}:
         return {}
     exceptions = (environ.get("no_proxy") or environ.get("NO_PROXY", ""), "localhost", LOOPBACK, LOOPBACK_NETWORK)
@@ -90,12 +98,12 @@ def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return distinct loopback addresses in the form host:port on which no program listens now."""
+    """Return different loopback addresses, in the form host:port, on which no program is listening."""
     return [f"{LOOPBACK}:{port}" for port in free_ports(count)]
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports on which no program listens now, on any address of this machine.
+    """Return different ports on which no program is listening, on any address of this machine.
 
     A port is reused only after thousands of other ports, because a new job's replicas may not be listening yet.
     """
@@ -106,20 +114,25 @@ def free_ports(count: int) -> list[int]:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))  # some programs listen on one address of the host, others on all addresses
             ports.append(port)
-    raise OSError(f"this machine has fewer than {count} free ports above {LOWEST_PORT}; stop programs that use ports")
+    raise OSError(
+        f"this machine has fewer than {count} free ports above {LOWEST_PORT}; stop other programs that use ports"
+    )
 
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Yield ports for replicas in an endless shuffled cycle.
+    """Return an endless iterator over ports for replicas. The iterator repeats the ports in the same random order.
 
-    The system never uses these ports for outgoing connections, so a replica that restarts can use its port again.
+    The system never uses these ports for outgoing connections, so a restarted replica can use its port again.
     """
     return itertools.cycle(random.sample(range(LOWEST_PORT, first_ephemeral_port()), k=PORTS_TRIED))
 
 
 def first_ephemeral_port() -> int:
-    """Return the lowest port of outgoing connections. Source: ip(7), ip_local_port_range."""
+    """Return the lowest port number that the system uses for outgoing connections.
+
+    Source: ip(7), ip_local_port_range.
+    """
     first = DEFAULT_EPHEMERAL_PORT
     with contextlib.suppress(OSError):  # only Linux has this file
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

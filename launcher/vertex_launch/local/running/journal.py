@@ -1,4 +1,4 @@
-"""The journal of a job: one file with the lines of all replicas in the order of their arrival."""
+"""Reads and writes the journal of a job: a file with the output lines of all replicas in the order of arrival."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ SERVICE = "service"  # the name for lines of the service instead of a replica, a
 
 
 class Journal:
-    """A thread-safe writer for the lines of one job. The file is locked while the job runs."""
+    """A thread-safe writer for the journal of one job. The journal file is locked while the job runs."""
 
     def __init__(self, path: Path) -> None:
         private(path.parent)
@@ -27,7 +27,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def write(self, replica: str, line: str, severity: str = "INFO") -> None:
-        """Add a line. `severity` is the severity of a line that doesn't set one itself."""
+        """Add a line to the journal. The argument `severity` applies only if the line doesn't set a severity itself."""
         with self._lock, contextlib.suppress(OSError):  # a full disk doesn't end the job
             if not self._file.closed:
                 self._time = max(self._time, now())  # readers search by time, and the clock can be set back
@@ -40,7 +40,7 @@ class Journal:
 
 
 def lines(path: Path, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the byte offset and the content of each line that begins in this part of a journal."""
+    """Yield each journal line that begins between the byte offsets `begin` and `end`, along with its offset."""
     with open_regular(path) as file:
         file.seek(max(begin - 1, 0))
         offset = file.tell() + (len(file.readline()) if begin else 0)
@@ -50,7 +50,7 @@ def lines(path: Path, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def is_open(path: Path) -> bool:
-    """Return whether a process still writes this journal, which means that the job is still running."""
+    """Return whether a process is still writing to this journal, which means that the job is still running."""
     with contextlib.suppress(OSError), open_regular(path) as file:
         return locked_elsewhere(file)
     return False

@@ -1,4 +1,4 @@
-"""Splits the output of a replica into lines, parses them in the way Cloud Logging does, and keeps the last lines."""
+"""Splits the output of a replica into lines, parses the lines as Cloud Logging does, and keeps the last lines."""
 
 import math
 import re
@@ -23,13 +23,16 @@ ERRORS = ("ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 
 
 class Splitter:
-    """A splitter that turns the bytes of one stream into lines."""
+    """A splitter that divides the bytes of one output stream into lines."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[str]:
-        """Yield the lines that `data` completes. Empty data means the end of the stream and yields the rest."""
+        """Yield the lines that `data` completes.
+
+        If `data` is empty, the stream has ended, so yield the incomplete last line.
+        """
         *whole, self._rest = (self._rest + data).split(b"\n")
         while len(self._rest) >= LONGEST_LINE or (self._rest and not data):
             whole.append(self._rest[:LONGEST_LINE])
@@ -51,7 +54,7 @@ class Tail:
         self.event: events.Fields = {}  # the last event that states why the replica ends
 
     def add(self, line: str, severity: str) -> None:
-        """Add a line. `severity` is the severity of plain lines in the stream."""
+        """Add a line. The argument `severity` applies to lines that don't set a severity."""
         with self._lock:
             fields = payload(line)
             text = _text(fields, line)
@@ -86,7 +89,10 @@ class Tail:
 
 
 def payload(line: str) -> dict[str, Any]:
-    """Return a printed line as Cloud Logging parses it: the fields of a JSON object, or the line as a message."""
+    """Return the fields of a printed line in the way Cloud Logging parses the line.
+
+    If the line isn't a JSON object, return the whole line in the field `message`.
+    """
     try:
         # NaN and 1e999 stay text because a JSON response can't contain them.
         parsed = jsons.loads(line, parse_constant=str, parse_float=_finite) if line.startswith("{") else None
@@ -96,7 +102,7 @@ def payload(line: str) -> dict[str, Any]:
 
 
 def message(line: str) -> str:
-    """Return the text of a printed line: the message of a JSON object, or the line itself."""
+    """Return the text of a printed line. If the line is a JSON object with a message, return only the message."""
     return _text(payload(line), line)
 
 

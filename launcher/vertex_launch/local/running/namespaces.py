@@ -1,4 +1,4 @@
-"""Isolates a replica as a container does, as far as this machine supports isolation."""
+"""Isolates a replica from other processes like a container, as far as this machine supports isolation."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ PROBED = hosts.Host("vertex-probe", hosts.LOOPBACK, 0)
 
 @dataclass(frozen=True)
 class Isolation:
-    """The isolation that the shim sets up before it starts a command."""
+    """The type of isolation that the shim sets up before the shim starts a command."""
 
     world: str = "none"  # or "root" or "user" for a PID namespace, or "container" if the command makes a container
     state: Path | None = None  # the launcher's folder with the buckets; if None, files aren't isolated
@@ -35,7 +35,10 @@ class Isolation:
     large: frozenset[int] = frozenset()  # the pools with machines on which gcsfuse renames folders
 
     def command(self, command: Sequence[str], pool: int = 0, notes: Path | None = None) -> list[str]:
-        """Return the command line that runs a pool's command in isolation and adds notes on the job to a file."""
+        """Return the command line that runs a pool's command in isolation.
+
+        The shim adds notes about the job to the file `notes`.
+        """
         order: dict[str, object] = {"world": self.world}
         if self.state:
             folders = {GCS: self.state / BUCKETS, **self.folders.get(pool, {})} if self.mounts else {}
@@ -47,9 +50,10 @@ class Isolation:
 
 @functools.cache
 def isolation(buckets: Path | None = None) -> Isolation:
-    """Return the best isolation that a probe can use.
+    """Return the best isolation that works on this machine, according to test commands.
 
-    For root on Linux this is complete isolation, for other users most of it, and on macOS none.
+    On Linux, root can use complete isolation, and other users can use most isolation features. On macOS, replicas
+    aren't isolated.
     """
     names = None
     with contextlib.suppress(OSError):  # the probe shows whether this worked
@@ -61,7 +65,7 @@ def isolation(buckets: Path | None = None) -> Isolation:
 
 
 def _candidates(state: Path | None, names: Path | None) -> Iterator[Isolation]:
-    """Yield possible isolations from the best to the worst."""
+    """Yield the possible types of isolation, from the best to the worst."""
     kinds = ((True, names, True), (True, names, False), (True, None, False)) if state else ()
     for mounts, file, layered in (*kinds, (False, None, False)):
         for world in ("root", "user"):
@@ -69,7 +73,7 @@ def _candidates(state: Path | None, names: Path | None) -> Iterator[Isolation]:
 
 
 def _works(tried: Isolation) -> bool:
-    """Return whether a probe succeeds in this isolation. The shim requires an open standard input."""
+    """Return whether a test command succeeds with this isolation. The shim requires an open pipe as standard input."""
     name = PROBED.name if tried.hosts else "localhost"
     quiet = subprocess.DEVNULL
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,7 @@
-"""NFS mounts of a job. A local folder replaces each export, and all jobs that mount the export share the folder."""
+"""Simulates the NFS mounts of a job with local folders.
+
+All jobs that mount the same NFS export share one local folder.
+"""
 
 from pathlib import Path, PurePosixPath
 
@@ -12,7 +15,7 @@ MOUNTS = PurePosixPath("/mnt/nfs")
 
 
 def folders(job: Job, state_dir: StateDir) -> dict[int, dict[str, Path]]:
-    """Make the folders of the NFS mounts, and return a map from mount point to folder for each pool.
+    """Create the local folders for the NFS mounts. For each pool, return a map from mount points to local folders.
 
     Raises FaultError if a path contains "..".
     """
@@ -20,7 +23,7 @@ def folders(job: Job, state_dir: StateDir) -> dict[int, dict[str, Path]]:
     for pool in job.pools:
         for mount in pool.spec.nfs_mounts:
             if ".." in PurePosixPath(f"{mount.server}/{mount.path}/{mount.mount_point}").parts:
-                finding = Finding(pool.at("nfsMounts"), 'has ".." in a path', "remove it")
+                finding = Finding(pool.at("nfsMounts"), 'a path contains ".."', "remove it")
                 raise FaultError(finding, file=job.origin)
             folder = state_dir.nfs(mount.server, mount.path)
             folder.mkdir(parents=True, exist_ok=True)
@@ -31,8 +34,11 @@ def folders(job: Job, state_dir: StateDir) -> dict[int, dict[str, Path]]:
 
 
 def require_mounts(job: Job, isolated: Isolation) -> None:
-    """Raise FaultError if the job has NFS mounts and this system doesn't permit mounts."""
-    fault, cure = "can't be mounted by processes on this system", "run the job with --containers, or use a bucket"
+    """Raise FaultError if the job has NFS mounts but this system doesn't permit mounts."""
+    fault, cure = (
+        "this system doesn't permit processes to mount folders",
+        "run the job with --containers, or use a bucket",
+    )
     findings = [Finding(pool.at("nfsMounts"), fault, cure) for pool in job.pools if pool.spec.nfs_mounts]
     if findings and not isolated.mounts:
         raise FaultError(*findings, file=job.origin)

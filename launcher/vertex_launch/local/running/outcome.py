@@ -1,4 +1,4 @@
-"""The phases of a job, the events of one attempt, and the outcome of the job."""
+"""Defines the phases of a job, the events of one attempt to run the job, and the outcome of the job."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,13 +16,13 @@ Phase = Literal["PENDING", "RUNNING"]  # the job waits for machines; all replica
 
 
 class Ending(Enum):
-    """The end of a job or of one attempt."""
+    """The final state of a job, or of one attempt to run the job."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "was canceled"
     TIMED_OUT = "ran longer than its timeout"
-    PREEMPTED = "was preempted too many times. Run it again, or don't use SPOT"
+    PREEMPTED = "was preempted too many times. Run the job again, or don't use SPOT"
     STARTS_AGAIN = "is restarted"  # only an attempt ends like this
 
 
@@ -36,7 +36,7 @@ STATUSES = {
 
 @dataclass
 class Attempt:
-    """One attempt to run all replicas of a job. All times are from time.monotonic."""
+    """One attempt to run all replicas of a job. All times are return values of time.monotonic."""
 
     failures: list[Ended] = field(default_factory=list)  # after the first failure, no replica starts again
     left: list[Ended] = field(default_factory=list)  # training replicas that exited with code 0 before the primary
@@ -49,20 +49,26 @@ class Attempt:
     ending: Ending | None = None
 
     def to_tell(self, since: float) -> list[Ended]:
-        """Return the replicas that exited with code 0 before this time and weren't returned before."""
+        """Return the replicas that exited with code 0 before the time `since`.
+
+        Omit replicas that an earlier call returned.
+        """
         due = [] if self.primary else [*takewhile(lambda ended: ended.time < since, self.left[self.logged :])]
         self.logged += len(due)
         return due
 
     def forget(self) -> None:
-        """Forget all ends, because no earlier end explains a failure after a restart of all replicas."""
+        """Forget all exits of replicas.
+
+        After a restart of all replicas, an earlier exit can't explain a later failure.
+        """
         self.left.clear()
         self.returned.clear()
         self.logged, self.restart_at = 0, math.inf
 
     @property
     def causes(self) -> tuple[Ended, ...]:
-        """All ends that can explain the failure: the likely cause first, and restarted replicas last."""
+        """All exits that can explain the failure, with the likely cause first and restarted replicas last."""
         down = likely_cause_first((*self.left, *self.failures))
         names = {ended.replica.name for ended in down}
         return (*down, *(ended for name, ended in self.returned.items() if name not in names))
@@ -70,7 +76,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a job and its causes."""
+    """The outcome of a job: its final state and the causes of a failure."""
 
     failures: tuple[Ended, ...] = ()  # the likely cause first; empty unless the job failed
     ending: Ending = Ending.SUCCEEDED
@@ -85,18 +91,21 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """The name of the google.rpc.Code of a job that didn't succeed."""
+        """The name of the google.rpc.Code that the service reports for a job that didn't succeed."""
         return STATUSES.get(self.ending, "INVALID_ARGUMENT")
 
     @property
     def failed(self) -> tuple[Ended, ...]:
-        """The first replica that failed, if the likely cause is a replica that exited with code 0 or never started."""
+        """The first replica that failed with a nonzero exit code.
+
+        The tuple is empty unless the likely cause is a replica that exited with code 0 or never started.
+        """
         causes = self.failures if self.failures and not self.failures[0].code else ()
         return next(((ended,) for ended in causes if ended.code), ())
 
     @property
     def others(self) -> Iterator[str]:
-        """Sentences about all ends but the first, such as `3 other replicas lost a connection`."""
+        """Sentences about all exits except the first exit. Example: `3 other replicas lost a connection`."""
         victims = [ended for ended in self.failures[1:] if ended.lost_a_peer]
         for ended in self.failures[1:]:
             if len(victims) < 2 or ended not in victims:
@@ -106,13 +115,13 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """The cause in the service's wording, with the traceback, followed by one line for each other fact."""
+        """The likely cause in the service's wording, with a traceback, followed by one line for each other fact."""
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]
             lines += [ended.verdict for ended in self.failed]
         if self.ending is Ending.TIMED_OUT:
-            lines[0] += f" of {self.timeout:g} s. To allow more time, raise scheduling.timeout"
+            lines[0] += f" of {self.timeout:g} s. To allow more time, increase scheduling.timeout"
         if self.restarts:
             lines.append(f"{self.failures[0].replica.name} was restarted {_times(self.restarts)}")
         if self.retries:
@@ -121,17 +130,20 @@ class Outcome:
 
 
 def hidden(primary: Ended | None, running: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """Yield the problems that a success hides. `running` contains each running replica with its last lines."""
+    """Yield the problems that a successful job hides.
+
+    `running` yields the name and last lines of each running replica.
+    """
     if primary and primary.raised:
         yield (
             f"{primary.replica.name} exited with code 0 after a traceback: {primary.raised}. If the exception ended the"
-            " program, a shell hid the exit code. Begin the script with set -eo pipefail, and remove || true and &"
+            " program, a shell hid its exit code. Begin the script with set -eo pipefail, and remove || true and &"
         )
     for name, lines in running if primary else ():
         said = f". Its last line: {message(lines[-1])[:LINE]}" if lines else ""
         yield (
             f"{name} was still running when the chief exited with code 0, so it was stopped. If the job needs this"
-            f" replica, make the chief wait for it{said}"
+            f" replica, make the chief wait until it exits{said}"
         )
 
 

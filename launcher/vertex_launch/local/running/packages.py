@@ -1,8 +1,8 @@
-"""Virtual environments for jobs that install packages, so that other jobs and the launcher never see the packages.
+"""Creates virtual environments for the packages that jobs install, so that only the installing job sees the packages.
 
-The environments come before the launcher's environment on the search path, and the launcher's packages count as
-installed. A job gets environments if it has a pythonPackageSpec or runs pip in a command. The job's pip never changes
-the launcher or the user's ~/.local.
+Python searches the job's environment before the launcher's environment. pip treats the launcher's packages as
+installed. The launcher creates environments for a job if the job has a pythonPackageSpec or runs pip in a command. When
+a job runs pip, pip never changes the launcher's environment or the user's ~/.local folder.
 """
 
 import os
@@ -44,14 +44,17 @@ Variables = Mapping[str, str]
 
 
 def folders(environment: Path) -> tuple[Path, ...]:
-    """Return the package folders of an environment in search order. `pip install --user` uses the last folder."""
+    """Return the package folders of an environment in search order.
+
+    `pip install --user` uses the last of these folders.
+    """
     own = sysconfig.get_path("purelib", "venv", {"base": str(environment)})
     user = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": f"{environment}/user"})
     return Path(own), Path(user)
 
 
 def variables(environment: Path, env: Variables) -> dict[str, str]:
-    """Return the variables `env` of a process, changed so that the process searches this environment first."""
+    """Return the environment variables `env`, changed so that a process searches this virtual environment first."""
     return {
         **env,
         **(NOT_ISOLATED if _builds_wheels() else {}),
@@ -66,9 +69,9 @@ def variables(environment: Path, env: Variables) -> dict[str, str]:
 
 
 def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
-    """Create an environment that comes before these packages and the launcher's packages on the search path.
+    """Create an environment that comes before the folders `beneath` and the launcher's packages on the search path.
 
-    This takes only milliseconds because the files are linked.
+    Creating an environment takes only milliseconds because its files are symbolic links.
     """
     # `pip install --user` works only in an environment with the system's packages, which come last.
     builder = venv.EnvBuilder(system_site_packages=True, symlinks=True, with_pip=not util.find_spec("pip"))
@@ -88,7 +91,8 @@ def install(
 ) -> None:
     """Install packages and their missing dependencies, and append the output of pip to the file `log`.
 
-    Raises FaultError if pip fails, was stopped, or takes too long. The message begins with the `place` in the job.
+    Raises FaultError if pip fails, was stopped, or takes too long. The error message begins with `place`, which is the
+    location of the packages in the job file.
     """
     found = variables(environment, env)
     command = ("python", "-m", "pip", "install", "--no-input", "--progress-bar=off", *map(str, files))
@@ -115,11 +119,12 @@ def prepared(
     environ: Variables,
     stopping: threading.Event = NEVER,
 ) -> list[Replica]:
-    """Return the replicas, and give each replica that installs packages its own environment with the job's packages.
+    """Create an environment for each replica that installs packages. Return all replicas.
 
-    The environments and pip.log are in `folder`. To install packageUris, pip gets the shell's settings from `environ`.
-    Raises FaultError if a package isn't in its bucket, pip can't install a package, or `stopping` is set because the
-    job isn't needed any more.
+    The environments and the file pip.log are created in `folder`. When pip installs packageUris, pip uses the shell's
+    pip settings from `environ`.
+    Raises FaultError if a package isn't in its bucket or pip can't install a package. Raises FaultError if `stopping`
+    is set because the job isn't needed any more.
     """
     folder = folder.absolute()
     of_pip = {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
@@ -152,7 +157,7 @@ def _installs(pool: Pool) -> bool:
 def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
     """Return the package files of each pool that installs packages.
 
-    Raises FaultError with all missing files if a file isn't in its bucket.
+    Raises FaultError if a package file isn't in its bucket. The error lists all missing files.
     """
     faults = []
     fetched: dict[int, tuple[Path, ...]] = {}
@@ -173,7 +178,10 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
 def _run(
     place: str, command: tuple[str, ...], variables: Variables, output: IO[bytes], stopping: threading.Event
 ) -> int:
-    """Run pip and return its exit code. pip and its child processes end with the launcher or if `stopping` is set."""
+    """Run pip, and return the exit code of pip.
+
+    If the launcher exits or `stopping` is set, pip and its child processes are killed.
+    """
     shim = Isolation().command(command)
     deadline = time.monotonic() + PIP_SECONDS
     with subprocess.Popen(
@@ -189,7 +197,10 @@ def _run(
 
 
 def _builds_wheels() -> bool:
-    """Return whether setuptools can build wheels offline. Versions before 70.1 require the package wheel."""
+    """Return whether setuptools can build wheels offline.
+
+    Before version 70.1, setuptools requires the `wheel` package.
+    """
     try:
         version = metadata.version("setuptools")
     except metadata.PackageNotFoundError:
@@ -198,5 +209,8 @@ def _builds_wheels() -> bool:
 
 
 def _before(path: str | None, folders: Sequence[Path]) -> str:
-    """Return a search path with these folders first and no empty part, which would mean the current folder."""
+    """Return a search path that begins with these folders.
+
+    The path contains no empty part, because an empty part would mean the current folder.
+    """
     return os.pathsep.join([*map(str, folders), *([path] if path else [])])

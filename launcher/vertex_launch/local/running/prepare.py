@@ -1,7 +1,7 @@
-"""Prepares a job's replicas to start on this machine, for both the command line and the service.
+"""Prepares the replicas of a job to start on this machine. Both the command line and the service use this module.
 
-If several sources set a replica's variable, the order of precedence is: the service, the job, [env] and --pass-env,
-this machine.
+Several sources can set the same environment variable of a replica. The order of precedence, from the highest to the
+lowest, is: the service, the job, [env] and `--pass-env`, and this machine.
 """
 
 import re
@@ -29,7 +29,7 @@ LARGE = re.compile(r"a2-megagpu-16g|a2-ultragpu-8g|a3-\w+-8g|a4.*|ct[56].*|tpu7x
 
 @dataclass(frozen=True)
 class Extras:
-    """Additions of a tuning trial or a training pipeline to its job."""
+    """Settings that a tuning trial or a training pipeline adds to its job."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     trial: str = ""  # the ID of the trial
@@ -37,7 +37,7 @@ class Extras:
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job in the form that the engine requires."""
+    """A job that is ready to run: its replicas, log folder, restart policy, isolation, and simulated faults."""
 
     replicas: tuple[Replica, ...]
     logs: Path  # the folder with one log file for each replica
@@ -48,18 +48,21 @@ class PreparedJob:
 
 
 def size(job: Job) -> int:
-    """Return the number of replicas that start on this machine. Reducers exist only in Google's image."""
+    """Return the number of replicas that start on this machine.
+
+    Reducers never start on this machine, because only Google's image contains their program.
+    """
     return sum(pool.replica_count for pool in job.pools if not pool.reduces)
 
 
 def prepare(
     job: Job, job_id: str, context: Context, extras: Extras | None = None, stopping: Event = packages.NEVER
 ) -> PreparedJob:
-    """Give a job's replicas hosts, their share of the machine, variables, folders, and installed packages.
+    """Assign hosts, shares of this machine, environment variables, folders, and installed packages to a job's replicas.
 
-    Reducers get only a host. `stopping` is set when the job isn't needed any more. Raises FaultError if only the image
-    defines the command of a pool, or if a simulated fault is for an unknown replica. Raises FaultError if an image, the
-    output folder's bucket, an NFS mount, or a package isn't available.
+    Reducers only receive a host. The event `stopping` is set when the job isn't needed any more. Raises FaultError if
+    only the image defines the command of a pool, or if a simulated fault is for an unknown replica. Raises FaultError
+    if an image, the output folder's bucket, an NFS mount, or a package isn't available.
     """
     state_dir = context.state_dir
     logs, policy = state_dir.logs(job_id), restart_policy.policy(job, context.options)
@@ -85,7 +88,7 @@ def prepare(
 
 
 def _placed(job: Job, job_id: str, context: Context, extras: Extras, machines: hosts.Hosts) -> list[Replica]:
-    """Return the replicas that start on this machine, with all their variables."""
+    """Return the replicas that start on this machine, with all their environment variables."""
     state_dir, environ, settings = context.state_dir, context.environ, context.settings
     if client := context.options.containers:
         containers.require_images(job, client)

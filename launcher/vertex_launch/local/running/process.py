@@ -1,4 +1,4 @@
-"""The process of a started replica, its log file, and the threads that read its output and wait for its end."""
+"""Starts the process of a replica, logs the output of the process, and waits until the process exits."""
 
 import contextlib
 import errno
@@ -35,12 +35,15 @@ Report = Callable[["Process", Ended], None]  # arguments: the process and its en
 
 
 def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
-    """Open the replica's log file to append lines."""
+    """Open the log file of a replica to append lines to the file."""
     return io.FileIO(logs / f"{replica.name}.log", "ab", opener=private_file)
 
 
 def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: str = STDOUT) -> None:
-    """Log a line and show it. Errors, such as a full disk or a closed pipe, never stop the caller."""
+    """Write a line to the log, and show the line.
+
+    Errors, such as a full disk or a closed pipe, never stop the caller.
+    """
     with contextlib.suppress(OSError):
         log.write(f"{line}\n".encode())
     with contextlib.suppress(Exception, SystemExit):
@@ -48,9 +51,9 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 
 
 class Process:
-    """The process of a started replica.
+    """The process of a replica that was started.
 
-    When the process ends, another thread calls `report` once. Raises FaultError if the system can't start the process.
+    When the process exits, another thread calls `report` once. Raises FaultError if the system can't start the process.
     """
 
     def __init__(self, replica: Replica, logs: Path, show: Show, isolation: Isolation, report: Report) -> None:
@@ -72,9 +75,9 @@ class Process:
         except (OSError, ValueError) as error:  # such as a NUL, or an argument of more than 128 KiB
             log.close()
             reason = error.strerror if isinstance(error, OSError) else error
-            cure = "write long values to a file in a bucket, and remove NUL characters and = in names of variables"
+            cure = "write long values to a file in a bucket, and remove NUL characters, and = in variable names"
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
-                cure = "run fewer replicas at the same time, or raise this system's limits (ulimit -a)"
+                cure = "run fewer replicas at the same time, or increase this system's limits (see ulimit -a)"
             raise FaultError(f"{replica.name}: this system can't start the replica: {reason}; {cure}") from None
         self.number = self._process.pid  # the ID of the first process
         streams = (self._process.stdin, self._process.stdout, self._process.stderr)
@@ -85,23 +88,33 @@ class Process:
         self._waiter.start()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send SIGTERM or SIGKILL to the command alone, as to process 1 of a container, and other signals to all."""
+        """Send a signal to the replica.
+
+        SIGTERM and SIGKILL are sent only to the command, because container runtimes send signals only to PID 1. Other
+        signals are sent to all processes of the replica.
+        """
         self._order(bytes([number]))
 
     def open_shell(self, terminal: str) -> None:
-        """Start a shell for a terminal in the replica's environment. The shell ends with the replica."""
+        """Start a shell in the replica's environment, and connect the shell to a terminal.
+
+        The shell exits with the replica.
+        """
         self._order(b"\0%s\n" % os.fsencode(terminal))
 
     def wait(self, seconds: float) -> None:
-        """Wait at most this long for the process to end."""
+        """Wait until the process exits, but at most this number of seconds."""
         self._waiter.join(timeout=seconds)
 
     def let_go(self) -> None:
-        """Close the shim's standard input, so that the shim kills all processes a moment later."""
+        """Close the standard input of the shim. The shim then kills all processes of the replica."""
         self._orders.close()
 
     def close(self) -> None:
-        """Make the shim kill all remaining processes, even if detached. If this takes too long, kill them directly."""
+        """Make the shim kill all remaining processes, including detached processes.
+
+        If the shim takes too long, kill the processes directly.
+        """
         self.let_go()
         self._waiter.join(timeout=SHIM_SECONDS)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -113,7 +126,7 @@ class Process:
             self._orders.write(order)
 
     def _read(self, log: io.RawIOBase, stdout: IO[bytes], stderr: IO[bytes]) -> None:
-        """Log and show every line of both streams, in the order of arrival."""
+        """Log and show every line of standard output and standard error, in the order of arrival."""
         # The default selector would use another file descriptor for each replica.
         with log, stdout, stderr, selectors.PollSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ, (Splitter(), STDOUT))
@@ -136,7 +149,7 @@ class Process:
         report(self, Ended(self._replica, code, tail.lines, tail.errors, now, raised=tail.raised, event=tail.event))
 
     def _drain(self, ended: float) -> None:
-        """Wait for the last lines while lines arrive, even if the terminal is slow."""
+        """After the process has exited, wait for its last lines while lines arrive, even if the terminal is slow."""
         while self._reader.is_alive() and time.monotonic() < ended + DRAIN_SECONDS:
             patience = max(ended, self.heard) + READ_SECONDS - time.monotonic()
             if patience <= 0:

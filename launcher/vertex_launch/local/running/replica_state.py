@@ -1,4 +1,4 @@
-"""The state of one replica across all its starts."""
+"""Keeps the state of one replica across all restarts of the replica."""
 
 import math
 import time
@@ -25,7 +25,10 @@ class Status:
 
 @dataclass(eq=False)
 class ReplicaState:
-    """The state of a replica for the thread that runs the job. All times are from time.monotonic."""
+    """The internal state of a replica, for the thread that runs the job.
+
+    All times are return values of time.monotonic.
+    """
 
     replica: Replica
     due: float = 0  # when to start the replica; infinity means never
@@ -49,7 +52,7 @@ class ReplicaState:
 
     @property
     def next_time(self) -> float:
-        """The time of the next action."""
+        """The time of the next planned action for this replica."""
         return min((self.start_at, *self.planned.values()))
 
     @property
@@ -64,12 +67,12 @@ class ReplicaState:
         self.total_restarts += 1
 
     def vacate(self) -> None:
-        """Forget the process that ran for this replica and its planned signals."""
+        """Remove the replica's process from this state, along with the planned signals."""
         self.process, self.due, self.preempted, self.slow = None, math.inf, False, 1
         self.planned.clear()
 
     def act(self, now: float) -> None:
-        """Send the signals that are due to the process."""
+        """Send all planned signals that are due to the replica's process."""
         for number in [number for number, at in self.planned.items() if at <= now]:
             del self.planned[number]
             self.send_signal(number)
@@ -82,7 +85,10 @@ class ReplicaState:
             self.process.send_signal(number)
 
     def is_due(self, fault: Fault, step: int, now: float) -> bool:
-        """Return whether a fault can occur now, after the job has reached this step."""
+        """Return whether a simulated fault can occur now.
+
+        The argument `step` is the latest step that the job has reached.
+        """
         if step < fault.step or (fault.after and now < self.began + fault.after):
             return False
         if not self.process and fault.action != "late":
@@ -91,7 +97,11 @@ class ReplicaState:
         return fault.action not in faults.DAMAGES or bool(faults.newest_checkpoint(self.replica))
 
     def disturb(self, action: Action, number: float) -> None:
-        """Simulate a fault of a machine or a program. `number` is a time in seconds, or the factor for `slow`."""
+        """Simulate a fault of a machine or a program.
+
+        For `slow`, `number` is the factor by which the replica runs slower. For other actions, `number` is a time in
+        seconds.
+        """
         now = time.monotonic()
         match action:
             case "late":  # delays the next start

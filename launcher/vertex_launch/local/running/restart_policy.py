@@ -1,4 +1,4 @@
-"""The policy for restarts of a replica or a whole job: how many, after which exit codes, and with which grace period.
+"""Defines how many times a replica or a whole job is restarted, after which exit codes, and with which grace period.
 
 Source: Vertex AI documentation, "Understand the custom training service" and "Use Spot VMs with training", mid 2026.
 """
@@ -28,7 +28,10 @@ USER_CODES = (1, 2, 126, 127)
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The limits on restarts and time of a job. Times are in seconds. With the defaults, a job fails immediately."""
+    """The limits on the restarts and the run time of a job. Times are in seconds.
+
+    With the default values, a job fails immediately when a replica fails.
+    """
 
     replica_restarts: int = 0  # restarts in place, for each replica and each attempt of the job
     job_retries: int = 0  # retries of the whole job, after these restarts or after a crash
@@ -41,17 +44,20 @@ class Policy:
     stagger: float = 0  # between the starts of two replicas
 
     def is_permanent(self, ended: Ended) -> bool:
-        """Return whether a restart of a replica would fail again."""
+        """Return whether a failed replica would fail again after a restart."""
         return ended.code in USER_CODES and not self.retry_user_errors
 
     def restarts_replica(self, ended: Ended, restarts: int) -> bool:
-        """Return whether a replica that failed restarts in place after this number of restarts."""
+        """Return whether to restart a failed replica in place.
+
+        `restarts` is the number of the replica's earlier restarts.
+        """
         return ended.code not in CRASHES and not self.is_permanent(ended) and restarts < self.replica_restarts
 
     def user_error(self, failures: Sequence[Ended], cause: Ended) -> Ended | None:
-        """Return the failure that makes a retry of the job pointless, or None if a retry may succeed.
+        """Return the failure that makes a retry of the job pointless. Return None if a retry may succeed.
 
-        If the cause is a lost machine, a retry may succeed, because the machine may return.
+        If the cause is a lost machine, a retry may succeed because the machine may become available again.
         """
         if cause.hard or cause.code in CRASHES:
             return None
@@ -59,7 +65,10 @@ class Policy:
 
 
 def policy(job: Job, options: Options) -> Policy:
-    """Return the service's policy for a job, or a policy without restarts if the options disable restarts."""
+    """Return the service's restart policy for a job.
+
+    If the options disable restarts, return a policy without restarts.
+    """
     scheduling = job.spec.scheduling
     timeout = scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS
     if not options.restarts:

@@ -1,4 +1,4 @@
-"""Folders of this machine that all replicas share if the system doesn't permit private folders."""
+"""Lists new files in folders that all replicas share if the system doesn't permit private folders."""
 
 import contextlib
 import os
@@ -12,11 +12,14 @@ NAMED = 3  # the maximum number of files and folders to list
 
 
 def note(began: float, caches: Path) -> str:
-    """Return a sentence on new files in shared folders since `began`, in seconds since 1970, or ""."""
+    """Return a sentence about files that were written to shared folders after the Unix time `began`.
+
+    Return "" if no files were written.
+    """
     names = sorted(name for folder in (*FOLDERS, str(caches)) for name in _written(folder, began))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     who = "this job or another program wrote these files while the job ran"
-    why = "This system doesn't permit namespaces, so replicas share these folders, unlike on Vertex AI"
+    why = "This system doesn't permit namespaces, so all replicas share these folders, unlike on Vertex AI"
     return f"{', '.join(names[:NAMED])}{more}: {who}. {why}" if names else ""
 
 

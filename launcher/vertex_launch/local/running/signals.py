@@ -1,4 +1,4 @@
-"""Signals that end the launcher."""
+"""Handles the signals that stop the launcher."""
 
 import contextlib
 import signal
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 def signals_as_exceptions() -> Iterator[None]:
     """Make SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that `finally` clauses run.
 
-    SIGINT needs a handler, too, because a shell starts background processes with SIGINT ignored.
+    This function also handles SIGINT, because shells start background processes with SIGINT ignored.
     """
 
     def interrupt(number: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""Describes replicas that haven't printed a line for a long time: which replica computes and which replica waits."""
+"""Describes replicas that haven't printed a line for a long time: which replicas compute and which replicas wait."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ IDLE = 0.05  # the fraction of a core below which a process is idle; polling a p
 
 @dataclass(frozen=True)
 class Activity:
-    """The activity of one replica at one moment."""
+    """The CPU time, the state, and the connections of one replica at one moment."""
 
     seconds: float = 0  # the CPU time of all its processes
     stopped: bool = False
@@ -25,17 +25,19 @@ class Activity:
 
 @dataclass
 class Silence:
-    """A period in which no replica prints a line."""
+    """A period during which no replica prints a line."""
 
     sample: Mapping[str, Activity] | None = None  # the activities at the start of the measurement
     told: bool = False
 
     def look(self, silent: float, processes: Mapping[str, int]) -> str:
-        """Return a sentence about all replicas once in each long silence, and "" otherwise.
+        """Return a sentence about all replicas if no replica has printed a line for a long time.
+
+        Otherwise, return "". In each period without output, return the sentence only once.
 
         Args:
-            silent: seconds since the last line of any replica.
-            processes: name of each running replica -> ID of its first process. Empty if the processes aren't visible.
+            silent: the number of seconds since the last line of any replica.
+            processes: maps each running replica to the ID of its first process. Empty if no process is visible.
         """
         if silent < SILENT_SECONDS - SAMPLE_SECONDS:
             self.sample, self.told = None, False
@@ -48,7 +50,7 @@ class Silence:
 
 
 def describe(before: Mapping[str, Activity], now: Mapping[str, Activity]) -> str:
-    """Return a sentence about replicas, based on their CPU use in SAMPLE_SECONDS and their connections."""
+    """Return a sentence about the activity of each replica, based on connections and CPU use in SAMPLE_SECONDS."""
     sentence = f"no replica has printed a line for {SILENT_SECONDS:g} s"
     if not now:
         return sentence
@@ -79,7 +81,7 @@ def activities(numbers: Mapping[str, int]) -> dict[str, Activity]:
 
 
 def _activity(name: str, members: Mapping[Member, psutil.Process], peers: Iterable[str]) -> Activity:
-    """Return the activity of a replica's processes, without processes that have just ended."""
+    """Return the activity of a replica's processes. Processes that have just ended are skipped."""
     seconds, stopped = 0.0, False
     for process in (process for (owner, _), process in members.items() if owner == name):
         with contextlib.suppress(psutil.Error):

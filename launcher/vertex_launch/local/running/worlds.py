@@ -1,7 +1,8 @@
-"""Finds the worlds of a job, which are groups of replicas whose processes were connected to one another.
+"""Finds the worlds of a job. A world is a group of replicas whose processes were connected to each other.
 
-Training keeps its connections open, so periodic samples find them. A shorter connection may begin and end between two
-samples. Linux lists a closed connection for another minute but without its owners, so the replicas are unknown.
+Training processes keep their connections open, so regular samples find these connections. A short connection can begin
+and end between two samples. Linux lists a closed connection for another minute, but doesn't list the owners of the
+connection. Therefore, the replicas of a closed connection are unknown.
 """
 
 import contextlib
@@ -23,16 +24,18 @@ SLOWER = 1000  # the pause is at least 1/1000 of the time since the last replica
 LOOKS = 3  # how many samples of all processes are required before a missing connection counts
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
 ALONE = (
-    "No training process was connected to another world. If the worlds were meant to train one model, each world"
-    " trained alone. To train together, start the script with torchrun --nnodes=$(WORLD_SIZE) --node-rank=$(RANK)"
-    " --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT), or use a strategy that reads TF_CONFIG"
+    "No training process was connected to another world. If all replicas were meant to train one model, each world"
+    " trained a separate model instead. To train one model, use a strategy that reads TF_CONFIG, or start it with"
+    " torchrun --nnodes=$(WORLD_SIZE) --node-rank=$(RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)"
 )
-ITSELF = "because all replicas share this machine. On Vertex AI each replica would wait for itself. Use MASTER_ADDR"
+ITSELF = (
+    "because all replicas share this machine. On Vertex AI, each replica would wait for itself. Use MASTER_ADDR instead"
+)
 
 
 @dataclass
 class Worlds:
-    """The observed processes and connections of a job since its last replica started."""
+    """The processes and connections that were observed since the last replica of a job started."""
 
     addresses: Mapping[str, str]  # name of each training replica -> IP address
     began: float = field(default_factory=time.monotonic)
@@ -48,7 +51,10 @@ class Worlds:
     alone: bool = False  # whether an agent created a world of only its own workers
 
     def look(self, numbers: Mapping[str, int], last: bool = False) -> None:
-        """Record the current connections. `numbers` contains the ID of each running replica's first process."""
+        """Record the current connections.
+
+        `numbers` maps the name of each running replica to the ID of its first process.
+        """
         if len(self.addresses) < 2 or not (numbers or last) or not connections.visible():
             self.due = math.inf  # until the next replica starts
             return
@@ -72,7 +78,7 @@ class Worlds:
                 self.workers.add(member)
 
     def notes(self, numbers: Mapping[str, int], succeeded: bool) -> Iterator[str]:
-        """Record the connections for the last time, and yield sentences for the end of the job."""
+        """Record the connections for the last time, and yield sentences about worlds for the end of the job's log."""
         self.look(numbers, last=True)
         if succeeded and len(self.addresses) > 1:
             yield from self._count()
@@ -80,7 +86,7 @@ class Worlds:
             yield f"localhost:{port} connected {listed(sorted(clients), 'and')} to {server}, {ITSELF}"
 
     def _count(self) -> Iterator[str]:
-        """Yield the number of processes and worlds if both are known."""
+        """Yield a sentence with the number of processes and worlds, if both numbers are known."""
         worlds, sizes = self._worlds(), {self._size(replica) for replica in self.addresses}
         count = f"{len(self.addresses)} replicas"
         if len(sizes) == 1:  # otherwise some processes, such as Ray's, don't train
@@ -91,7 +97,7 @@ class Worlds:
             yield f"{count}, {len(worlds)} worlds: {'; '.join(listed(world, 'and') for world in worlds)}. {ALONE}"
 
     def _worlds(self) -> list[tuple[str, ...]]:
-        """Return the training replicas, grouped by world."""
+        """Return the names of the training replicas, grouped by world."""
         pairs = [{one[0], other[0]} for one, other in self.links.values() if self._trains(one) and self._trains(other)]
         world = {name: {name} for name in {*self.addresses}.union(*pairs)}
         for pair in pairs:
@@ -100,17 +106,23 @@ class Worlds:
         return sorted({tuple(name for name in self.addresses if name in group) for group in world.values()} - {()})
 
     def _trains(self, member: Member) -> bool:
-        """Return whether a process isn't an agent. Agents are connected even if their workers train alone."""
+        """Return whether a process isn't a torchrun agent.
+
+        Agents are connected even if their workers train separately.
+        """
         return member in self.workers or member[0] not in self.sizes
 
     def _size(self, replica: str) -> int:
-        """Return the number of training processes of a replica, without the parents that only started a process."""
+        """Return the number of training processes of a replica.
+
+        Processes that only start other processes don't count.
+        """
         linked = [(one, other[0]) for one, other in self.links.values() if one[0] == replica]
         found = {one for one, other in linked if other != replica} or {one for one, _ in linked}
         return self.sizes.get(replica) or len(found - {self.parents.get(one) for one in found}) or 1
 
     def _by_localhost(self) -> dict[tuple[str, int], set[str]]:
-        """Return the clients that used localhost to connect to each replica and port, without ephemeral ports."""
+        """Return the clients that connected to each replica and port through localhost, excluding ephemeral ports."""
         came = defaultdict[tuple[str, int], set[str]](set)
         for ((own, _), (host, port)), ((client, _), (server, _)) in self.links.items():
             if client != server and {own, host} <= LOCALHOST and port < first_ephemeral_port():

@@ -1,1 +1,1 @@
-"""Views of the jobs for users: the web page and the terminal."""
+"""Shows jobs to users on the web page and in the terminal."""

@@ -1,4 +1,4 @@
-"""Jobs of the service for users: as data for the web page, and as a line on the terminal for each change."""
+"""Provides data about jobs to the web page, and prints a line on the terminal for each change of a job."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,16 @@ def everything(store: Store) -> list[Resource]:
 
 
 def newest(resources: Sequence[Resource], count: int) -> list[Resource]:
-    """Return the `count` newest jobs with the newest first."""
+    """Return the `count` newest jobs, with the newest job first."""
     return nlargest(count, resources, key=lambda resource: str(resource.get("createTime", "")))
 
 
 def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
-    """Return page data for the `count` newest jobs, and for as many jobs that tuning jobs or pipelines created."""
+    """Return the data of the newest jobs for the web page.
+
+    The list contains at most `count` jobs that users created, and at most `count` jobs that tuning jobs or pipelines
+    created.
+    """
     stored = everything(store)
     makers = {id_of(job): id_of(task["name"]) for task in stored for job in custom_jobs(task) if job != task["name"]}
     own = [job for job in stored if id_of(job["name"]) not in makers]
@@ -39,7 +43,10 @@ def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
 
 
 def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Sequence[Resource]) -> dict[str, Any]:
-    """Return the page data of a job. Missing fields are "" or empty, and times have the API's format."""
+    """Return the data of a job for the web page.
+
+    Missing fields are "" or empty lists, and times have the API's format.
+    """
     _, project, _, location, collection, id = resource["name"].split("/")
     spec = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     return {
@@ -66,7 +73,7 @@ def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Se
 
 
 def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
-    """Return a context manager. In its block, another thread prints each change of a job's state and each restart."""
+    """Return a context manager. While its block runs, a thread prints each change of a job's state and each restart."""
     states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # known states aren't printed
 
     def report() -> None:
@@ -81,7 +88,7 @@ def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManage
 
 
 def change(job: Resource) -> Text:
-    """Return a line such as `12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
+    """Return a line about a job, such as `12:03:04 customJobs/17 digits FAILED: workerpool0-0 exited with code 1`."""
     message = fault(job).partition("\n")[0]
     *_, collection, id = job["name"].split("/")
     head = f"{time.strftime('%H:%M:%S')} {collection}/{id} {printable(job.get('displayName', ''))} "
@@ -90,5 +97,8 @@ def change(job: Resource) -> Text:
 
 
 def event(id: str, name: str, line: str) -> Text:
-    """Return a line such as `12:03:04 customJobs/17 digits: workerpool1-0 was preempted. Restarting the job`."""
+    """Return a line about an event, such as `12:03:04 customJobs/17 digits: workerpool1-0 was preempted.
+
+    Restarting the job`.
+    """
     return Text(f"{time.strftime('%H:%M:%S')} customJobs/{id} {printable(name)}: {printable(line)}")

@@ -1,6 +1,7 @@
-"""The read-only web page of the local Vertex with all jobs, their merged logs, and their curves.
+"""Serves the read-only web page of the local Vertex, which shows all jobs, their merged logs, and their curves.
 
-Job names and log lines are untrusted, so the page shows both as text, and the browser runs only the page's own script.
+Job names and log lines are untrusted, so the page shows names and lines as plain text. The browser runs only the page's
+own script.
 Source: Content Security Policy Level 3, and Trusted Types, both W3C.
 """
 
@@ -47,9 +48,9 @@ Points = dict[str, list[tuple[float, float]]]  # metric -> (step, value) in the 
 
 
 def routes(store: Store, jobs: Jobs) -> list[Route]:
-    """Return the read-only routes of the page and of the two responses that its script requests.
+    """Return the read-only routes of the web page and of the two data requests that the page's script sends.
 
-    The page at / and at the name or ID of a job is the same, because its script reads the URL.
+    The URL / and the URLs of all jobs return the same page, because the page's script reads the URL.
     """
     show = shown(PAGE)
 
@@ -61,7 +62,9 @@ def routes(store: Store, jobs: Jobs) -> list[Route]:
         if not (job := next((job for job in store.all(COLLECTION) if id_of(job["name"]) == id), None)):
             raise ApiError("NOT_FOUND", f"custom job {id} doesn't exist")
         if not re.fullmatch("[0-9]{1,15}", start):
-            raise ApiError("INVALID_ARGUMENT", f'from: "{start}" isn\'t a position; use `next` from a response')
+            raise ApiError(
+                "INVALID_ARGUMENT", f'from: "{start}" isn\'t a valid position; use the value of `next` from a response'
+            )
         log = part(store.state_dir.journal(id), int(start))
         points = experiments.points(store, job) | log["points"] | reported(store, id)
         return _answer(call, log | {"points": points})
@@ -76,7 +79,10 @@ def routes(store: Store, jobs: Jobs) -> list[Route]:
 
 
 def shown(file: Path) -> Handler:
-    """Return a handler that returns a page with a policy that permits only the page's own style and script."""
+    """Return a handler that serves an HTML page.
+
+    The page's security policy permits only the page's own style and script.
+    """
     page = file.read_text(encoding="utf-8")
     (style,) = re.findall("<style>(.*?)</style>", page, re.DOTALL)
     (script,) = re.findall("<script>(.*?)</script>", page, re.DOTALL)
@@ -89,7 +95,7 @@ def shown(file: Path) -> Handler:
 
 
 def part(path: Path, start: int) -> dict[str, Any]:
-    """Return the last lines and all metrics of the part of a journal that begins at byte `start`."""
+    """Return the last lines and all metrics from one part of a journal. The part begins at byte `start`."""
     data = b""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:  # the job has printed nothing yet
         file.seek(start)
@@ -118,7 +124,7 @@ def part(path: Path, start: int) -> dict[str, Any]:
 
 
 def reported(store: Store, id: str) -> Points:
-    """Return the finite measurements that a job has reported as a trial of a tuning job."""
+    """Return the finite measurements that a job has reported. Only the trials of tuning jobs report measurements."""
     searches = [search for search in store.all(SEARCHES) if id in trial_ids(search)]
     names = [metric["metricId"] for search in searches for metric in search["studySpec"]["metrics"]]
     steps = MetricFile(store.state_dir.metrics(id), names).read(ended=True) if names else []
@@ -128,7 +134,7 @@ def reported(store: Store, id: str) -> Points:
 
 
 def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
-    """Return a line as a terminal shows it, but without colors."""
+    """Return a log line as a terminal shows the line, but without colors."""
     message = payload.get("message")
     text = plain(message if isinstance(message, str) else entry["line"])
     shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
@@ -137,7 +143,7 @@ def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
 
 
 def _collect(payload: dict[str, Any], points: Points) -> None:
-    """Add the numbers of a report. A line without a step isn't a report."""
+    """Add the numbers in a report to `points`. A line without a step isn't a report."""
     step = _number(payload.get("step"))
     if step is None:
         return
@@ -148,14 +154,14 @@ def _collect(payload: dict[str, Any], points: Points) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number as a float, or None for booleans, for integers that are too large, and for other values."""
+    """Return a number as a float. Return None for booleans, for integers that are too large, and for other values."""
     with contextlib.suppress(OverflowError):
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     return None
 
 
 def _answer(call: Call, content: Any) -> Response:
-    """Return content as JSON, or status 304 if the page already has this content."""
+    """Return content as JSON. If the browser already has this content, return status 304."""
     body = json.dumps(content, default=vars, separators=(",", ":")).encode()
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = HEADERS | {"ETag": tag}

@@ -1,7 +1,8 @@
-"""Interactive shells in the replicas of jobs with enableWebAccess: a page with a terminal, and its websocket.
+"""Provides interactive shells in the replicas of jobs with enableWebAccess: a page with a terminal, and its websocket.
 
-A shell has the permissions of the user of this machine. Its URL contains a secret, and only the page at this URL may
-connect. Source: Vertex AI, "Monitor and debug training with an interactive shell", mid 2026.
+A shell has the permissions of the user who owns the local Vertex process. The shell's URL contains a secret, and only
+the page at this URL may connect to the shell.
+Source: Vertex AI, "Monitor and debug training with an interactive shell", mid 2026.
 """
 
 import asyncio
@@ -32,9 +33,10 @@ def page() -> Route:
 
 
 async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> None:
-    """Connect a page to a new shell until either of them ends.
+    """Connect a web page to a new shell until the page is closed or the shell exits.
 
-    `open_shell` takes the paths of a replica's URL and of a terminal, and returns whether the replica runs.
+    `open_shell` receives the path of the replica's URL and the path of a terminal, and returns whether the replica is
+    running.
     """
     await socket.accept()
     master, slave = pty.openpty()
@@ -52,7 +54,7 @@ async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> 
 
 @contextlib.asynccontextmanager
 async def _ends(master: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.WriteTransport]]:
-    """Open the user's end of a terminal. Closing this end terminates the shell at the other end."""
+    """Open the user's end of a terminal. When the user's end is closed, the shell at the other end exits."""
     loop, screen = asyncio.get_running_loop(), asyncio.StreamReader()
     seen, typed = io.FileIO(os.dup(master), "rb"), io.FileIO(master, "wb")
     output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(screen), seen)
@@ -76,7 +78,7 @@ async def _type(socket: WebSocket, keyboard: asyncio.WriteTransport) -> None:
 
 
 async def _first(*ways: Coroutine[Any, Any, None]) -> None:
-    """Run all coroutines concurrently until one of them ends."""
+    """Run all coroutines concurrently until the first coroutine ends."""
     tasks = [asyncio.create_task(way) for way in ways]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -1,6 +1,6 @@
-"""Lets the launcher simulate program faults: SIGXCPU exits Python with code 0, and SIGUSR2 raises an exception.
+"""Handles the signals that simulate program faults: SIGXCPU exits Python with code 0, and SIGUSR2 raises an exception.
 
-This folder is on the PYTHONPATH only of replicas for which --fault requests such a fault.
+The launcher adds this file's folder to a replica's PYTHONPATH only if `--fault` requests such a fault for the replica.
 """
 
 import os

@@ -1,18 +1,18 @@
-"""Runs the command of one replica in isolation, forwards orders to it, and leaves none of its processes running.
+"""Runs the command of one replica in isolation, executes the launcher's orders, and kills all remaining processes.
 
     python -I -S shim '{"world": "none|root|user|container", ...}' COMMAND [ARGUMENT ...]
 
-With `root`, or with `user` if Linux permits this to other users, the command is process 1 of a PID namespace, as in a
-container. It ignores SIGTERM unless it has a handler, and all its descendants end with it.
-With `container`, the command is `CLIENT run --name=NAME ...`. The file order.py documents the other keys.
+If the world is `root`, or `user` on a Linux that permits namespaces to all users, the command is PID 1 of a PID
+namespace, as in a container. As PID 1, the command ignores SIGTERM unless the command has a SIGTERM handler. All
+descendants of the command end with the command.
+If the world is `container`, the command is `CLIENT run --name=NAME ...`. The file order.py documents the other keys.
 
-Orders arrive on standard input. A byte is the number of a signal to send. A byte 0, followed by a line with the path of
-a terminal, starts a shell for that terminal in the command's environment. The end of the input means that the launcher
-has ended. Then, or when the command ends, the shim kills all processes that the command started, including shells and,
-on Linux, detached processes.
+Orders arrive on standard input. A nonzero byte is the number of a signal to send. A zero byte and a line with the path
+of a terminal start a shell for that terminal in the command's environment. The end of the input means that the launcher
+has exited. When the launcher or the command exits, the shim kills all processes that the command started, including
+shells. On Linux, the shim also kills detached processes.
 
-This process creates and removes the command's files. It never enters the command's mount namespace, but the command
-and the shells do.
+The shim creates and removes the command's files. Only the command and its shells enter the command's mount namespace.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ ENV = os.environ | {"TERM": "dumb"}  # the web page of a shell shows only plain 
 
 
 def main(command: list[str], order: Order) -> int:
-    """Run the command, and return its exit code, or 128 + N after signal N, which containers also report."""
+    """Run the command, and return its exit code. If signal N killed the command, return 128 + N, as containers do."""
     own = limits = scratch = None
     try:
         if order.world == "user":
@@ -81,7 +81,10 @@ def _refuse(command: list[str], error: OSError) -> int:
 
 def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimits | None) -> int:
     def set_up() -> None:
-        """Set up the command's process. Only process 1 of a PID namespace can mount its /proc."""
+        """Set up the process of the command.
+
+        Only PID 1 of a PID namespace can mount the /proc folder of the namespace.
+        """
         _end_with_us()
         if order.world in NAMESPACES:
             try:
@@ -106,7 +109,10 @@ def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimi
 
 
 def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits: MountLimits | None) -> int:
-    """Follow the launcher's orders until the command ends, without threads, which `_separate` doesn't permit."""
+    """Follow the launcher's orders until the command exits, and return the command's exit code.
+
+    This function doesn't use threads, because `_separate` doesn't permit threads.
+    """
     ended, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write)
@@ -134,7 +140,10 @@ def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits
 
 
 def _opened(terminal: bytes, join: Callable[[], None]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a shell for a terminal unless the terminal is already closed. Closing the terminal ends the shell."""
+    """Start a shell and connect it to a terminal, unless the terminal is already closed.
+
+    Closing the terminal ends the shell.
+    """
 
     def attach() -> None:
         join()
@@ -147,7 +156,7 @@ def _opened(terminal: bytes, join: Callable[[], None]) -> Iterator["subprocess.P
 
 
 def _become_user() -> None:
-    """Get root privileges in a user namespace with the same user ID."""
+    """Acquire root privileges in a user namespace without changing the user ID."""
     user, group = os.getuid(), os.getgid()
     check(libc.unshare(CLONE_NEWUSER), "unshare")
     Path("/proc/self/setgroups").write_text("deny")
@@ -156,7 +165,7 @@ def _become_user() -> None:
 
 
 def _separate(order: Order) -> None:
-    """Start later processes in a new PID namespace, and use a separate host name and separate shared memory."""
+    """Make later child processes start in a new PID namespace. Give this process its own hostname and shared memory."""
     if order.world in NAMESPACES:
         check(libc.unshare(CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC), "unshare")
     if order.hosts:
@@ -170,7 +179,7 @@ def _end_with_us() -> None:
 
 
 def _join(command: int, own: Layers | None) -> None:
-    """Enter the command's mount namespace."""
+    """Move a shell's process into the mount namespace of the command."""
     _end_with_us()
     folder, namespace = os.getcwd(), os.open(f"/proc/{command}/ns/mnt", os.O_RDONLY)
     check(libc.setns(namespace, CLONE_NEWNS), "setns")
@@ -180,14 +189,14 @@ def _join(command: int, own: Layers | None) -> None:
 
 
 def _lead_elsewhere(scratch: Scratch, state: Path) -> None:
-    """Set HOME and TMPDIR to private folders, unless the job sets them."""
+    """Set HOME and TMPDIR to private folders, unless the job sets these variables."""
     for name, place in (("HOME", os.environ.get("HOME", "/")), ("TMPDIR", "/tmp")):
         if Path(os.environ.get(name, state)).is_relative_to(state):
             os.environ[name] = str(scratch.layer(Path(place)) / UPPER)
 
 
 def _report(scratch: Scratch, order: Order, limits: MountLimits | None, failed: bool) -> None:
-    """Print the log files in LOG_STORAGE and a line about discarded files, and write notes about the job."""
+    """Print the log files in LOG_STORAGE and a line about discarded files. Write notes about the job to a file."""
     logs = (folder.glob("output*.log") for place, folder in scratch.layers() if place == LOG_STORAGE)
     for log in sorted(chain.from_iterable(logs)):
         if log.is_file():
@@ -203,7 +212,7 @@ def _report(scratch: Scratch, order: Order, limits: MountLimits | None, failed: 
 
 
 def _pass_on(number: int, command: int) -> None:
-    """Send SIGTERM or SIGKILL to the command alone, and any other signal to all descendants."""
+    """Send SIGTERM or SIGKILL only to the command. Send any other signal to all descendants of this process."""
     if number in (signal.SIGTERM, signal.SIGKILL):
         _signal(command, number)
         return
@@ -218,7 +227,7 @@ def _signal(process: int, number: int) -> None:
 
 
 def _end_what_is_left(command: int) -> None:
-    """Kill the command's session, and then our children, including orphans that become our children."""
+    """Kill the command's session, and then kill all child processes of this process, including adopted orphans."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(command, signal.SIGKILL)
     while children := _children(os.getpid()):
@@ -229,7 +238,7 @@ def _end_what_is_left(command: int) -> None:
 
 
 def _remove_container(command: list[str]) -> None:
-    """Remove the container, which remains if its client was killed."""
+    """Remove the container, because a container remains if its client was killed."""
     name = next(word.partition("=")[2] for word in command if word.startswith("--name="))
     quiet = subprocess.DEVNULL
     for _ in range(2):  # a client that was killed during a start may still create its container a moment later

@@ -1,9 +1,10 @@
 """Gives a replica a private file system like that of a container, which is discarded when the replica exits.
 
-The root is a new folder. A folder that this user owns gets a layer: an overlay that stores changes in the scratch
-folders. Other folders are mounted as they are, and this user can't change them. If a folder can't have a layer but
-contains a folder that needs one, the folder is created anew with its entries. Temporary folders such as /tmp are empty.
-Replicas share the launcher's folder, the Python environment, and mounted folders: the buckets at /gcs, and NFS.
+The root of the replica's file system is a new folder. Each folder that the current user owns gets a layer: an overlay
+that stores changes in the scratch folders. Other folders are mounted without a layer, and the current user can't change
+these folders. Some folders can't have a layer but contain a folder that requires a layer. Such a folder is created anew
+with its entries. Temporary folders such as /tmp are empty.
+Replicas share the launcher's folder, the Python environment, the buckets at /gcs, and NFS mounts.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Layers:
-    """The file system of one replica. The new root is mounted on the folder `root` in the launcher's folder."""
+    """The private file system of one replica. The file system's root is the folder `root` in the launcher's folder."""
 
     def __init__(self, scratch: Scratch, order: Order) -> None:
         self._scratch, self._state, self._layered = scratch, Path(order.state), order.layered
@@ -52,7 +53,10 @@ class Layers:
         self.root.mkdir(exist_ok=True)
 
     def enter(self) -> None:
-        """Create the file system and enter it. Only a process in its own mount namespace may call this method."""
+        """Create the file system of the replica, and make this process enter the file system.
+
+        Only a process in its own mount namespace may call this method.
+        """
         top = Path("/")
         covered = _is_own(top) and self._cover(top)
         if not covered:
@@ -65,7 +69,7 @@ class Layers:
             if not self._has_layer(place) and not self._cover(place):
                 self._bind(place, place)
         if self._layered and not self._has_layer(self._cwd):
-            raise OSError(0, "no overlay for the working directory")
+            raise OSError(0, "this system doesn't permit an overlay on the working directory")
         for place, folder in self._folders.items():
             self._bind(folder, place)
         for place in _paths(os.environ.get(name, "") for name in OWN):
@@ -75,7 +79,7 @@ class Layers:
         os.chdir(self._cwd)
 
     def _show_mounts(self, folder: Path) -> None:
-        """Bind the mounts inside a folder, because a layer over the folder hides them."""
+        """Mount the file systems inside a folder again, because a layer over the folder hides these file systems."""
         for mounted in self._mounted:
             if folder in mounted.parents and (mounted in KERNEL or not self._cover(mounted)):
                 self._bind(mounted, mounted)
@@ -86,7 +90,7 @@ class Layers:
                 self._show(Path(entry.path))
 
     def _show(self, path: Path) -> None:
-        """Make a path visible in the new root, with a layer if the path is a folder that supports a layer."""
+        """Make a path visible in the new root. If the path is a folder that supports a layer, add a layer."""
         if path in self._empty:
             return
         if path.is_symlink():
@@ -102,7 +106,7 @@ class Layers:
             self._bind(path, path)
 
     def _cover(self, place: Path) -> bool:
-        """Make a folder visible with a layer, and return whether the system permits the layer."""
+        """Make a folder visible through a layer. Return False if the system doesn't permit the layer."""
         if self._layered:
             with contextlib.suppress(OSError):
                 layer = self._scratch.layer(place)
@@ -126,7 +130,7 @@ class Layers:
         return self.root / place.relative_to("/")
 
     def _is_hidden(self, place: Path) -> bool:
-        """Return whether an empty folder replaces a parent of this path."""
+        """Return whether a parent folder of this path was replaced by an empty folder."""
         return any(empty in place.parents for empty in self._empty)
 
     def _has_layer(self, place: Path) -> bool:
@@ -135,12 +139,12 @@ class Layers:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether an overlay can store changes to a folder, which requires that this user owns the folder."""
+    """Return whether the current user owns a folder, because an overlay can store changes only to such a folder."""
     return os.access(folder, os.W_OK) and os.getuid() in (0, folder.stat().st_uid)
 
 
 def _mounted() -> Iterator[Path]:
-    """Yield the mount points of this machine, except for mount points inside kernel folders."""
+    """Yield the mount points of this machine, excluding mount points inside kernel folders such as /proc."""
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         place = Path(re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), line.split(" ")[4]))
         if not any(kernel in place.parents for kernel in KERNEL):
@@ -148,7 +152,7 @@ def _mounted() -> Iterator[Path]:
 
 
 def _paths(words: Iterable[str]) -> Iterator[Path]:
-    """Yield the existing folders in search paths."""
+    """Yield all existing folders that search paths such as PATH contain."""
     for path in (Path(part) for word in words for part in word.split(os.pathsep)):
         if path.is_absolute() and path.is_dir():
             yield path.resolve()

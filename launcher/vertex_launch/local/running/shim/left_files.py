@@ -1,4 +1,4 @@
-"""Sentences about the files that are discarded when a replica exits."""
+"""Creates sentences about the files that are discarded when a replica exits."""
 
 import re
 from collections.abc import Iterable
@@ -17,18 +17,21 @@ OF_TOOLS = re.compile(
 
 
 def in_scheme(paths: Iterable[Path]) -> str:
-    """Return a sentence about the files in a folder named gs:, or "" if there are no such files."""
+    """Return a sentence about the files in a folder named gs:. Return "" if there are no such files."""
     found = sorted(path for path in paths if SCHEME in path.parts)
     if not found:
         return ""
     name = "/".join(found[0].parts[found[0].parts.index(SCHEME) + 1 :])
     what = f"{found[0].name} and {len(found) - 1} more files were" if len(found) > 1 else f"{found[0].name} was"
-    where = f"written to a local folder named {SCHEME}, not to Cloud Storage"
-    return f"{what} {where}: {SCHEME}//{name} isn't a path. Use /gcs/{name}"
+    where = f"written to a local folder named {SCHEME}, not to Cloud Storage, because"
+    return f"{what} {where} {SCHEME}//{name} isn't a file path. Use /gcs/{name}"
 
 
 def discarded(paths: Iterable[Path], cwd: Path, home: Path) -> str:
-    """Return a line about discarded files, or "". Files in the working directory come first."""
+    """Return a line that lists discarded files. Return "" if no files were discarded.
+
+    Files in the working directory come first in the list.
+    """
     own = {cwd: ("", "the working directory"), home: ("~/", "the home folder")}
     found = []
     for path in paths:

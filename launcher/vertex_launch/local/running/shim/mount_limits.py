@@ -1,8 +1,10 @@
-"""Rejects the same operations under /gcs as Cloud Storage FUSE, in all programs, with seccomp user notifications.
+"""Rejects the operations under /gcs that Cloud Storage FUSE also rejects.
 
-Only renames and hard links wait for a response. All other system calls run at full speed.
-Source: GoogleCloudPlatform/gcsfuse at 7b39292 (August 2026), internal/fs/fs.go and docs/semantics.md. The options of
-Vertex AI's mount aren't documented. Probably it uses the defaults of gcsfuse.
+The module uses seccomp user notifications, which work for all programs. Only renames and hard links wait for a
+response. All other system calls run at full speed.
+Source: GoogleCloudPlatform/gcsfuse at 7b39292 (August 2026), internal/fs/fs.go and docs/semantics.md.
+The Vertex AI documentation doesn't specify mount options. Therefore, this module assumes the default options of
+gcsfuse.
 """
 
 import contextlib
@@ -36,9 +38,9 @@ MACHINES = {
 }
 
 FUSE, DEFAULT = ": Cloud Storage FUSE", "the default of gcsfuse, probably also on Vertex AI"
-COMPLETE = "Write files with their final names, then a file that marks them as complete"
+COMPLETE = "Write files with their final names, and then a file that marks these files as complete"
 FOLDER = f"{FUSE} can't rename a folder with files in a bucket without hierarchical namespace ({DEFAULT}). {COMPLETE}"
-LARGE = f"{FUSE} renames a folder with files only on this machine type, one file after another ({DEFAULT}). {COMPLETE}"
+LARGE = f"{FUSE} renames folders with files only on this machine type, one file at a time ({DEFAULT}). {COMPLETE}"
 LINK = f"{FUSE} doesn't support hard links. Copy the file instead"
 BUCKETS = f"{FUSE} can't move files to another bucket. Copy the file instead"
 OPEN = (
@@ -48,9 +50,10 @@ OPEN = (
 
 
 class MountLimits:
-    """A handler of the renames and hard links of all processes that this process starts later.
+    """A handler for the rename and link system calls of all processes that this process starts later.
 
-    This process must not make such calls itself. Raises OSError or KeyError if the system can't notify it.
+    This process must not rename files or create hard links itself. Raises OSError or KeyError if the system doesn't
+    support notifications.
     """
 
     def __init__(self, order: Order) -> None:
@@ -60,15 +63,18 @@ class MountLimits:
         self._listener = _listen(machine, seccomp, [*self._calls])
 
     def fileno(self) -> int:
-        """Return the file descriptor on which calls arrive."""
+        """Return the file descriptor on which notifications about system calls arrive."""
         return self._listener
 
     def sentences(self, failed: bool) -> list[str]:
-        """Return the sentences about calls. Sentences about rejected calls require that the command has failed."""
+        """Return the sentences about system calls.
+
+        If the command succeeded, omit the sentences about rejected calls.
+        """
         return [sentence for sentence, refused in self._notes.items() if failed or not refused]
 
     def answer(self) -> None:
-        """Let one call continue, or make it return an error."""
+        """Let one system call continue, or make the system call return an error."""
         notice = bytearray(struct.calcsize(NOTICE))
         with contextlib.suppress(OSError):  # the calling process has ended
             fcntl.ioctl(self._listener, RECEIVE, notice)
@@ -79,7 +85,7 @@ class MountLimits:
             fcntl.ioctl(self._listener, SEND, struct.pack(ANSWER, number, 0, -error, 0 if error else CONTINUE))
 
     def _error(self, process: int, call: str, arguments: list[int]) -> int:
-        """Return the error number for a call, or 0."""
+        """Return the error number for a system call. Return 0 if the system call is permitted."""
         # In calls with "at" in the name, a folder precedes each path.
         words = arguments if "at" in call else [CURRENT_FOLDER, arguments[0], CURRENT_FOLDER, arguments[1]]
         name, new_name = self._object(process, *words[:2]), self._object(process, *words[2:4])
@@ -104,7 +110,7 @@ class MountLimits:
         return error
 
     def _object(self, process: int, at: int, address: int) -> str:
-        """Return BUCKET/NAME for a path of a process if the path is in a bucket, and "" otherwise."""
+        """Return BUCKET/NAME for a path of a process. Return "" if the path isn't in a bucket."""
         head, name = os.path.split(_path(process, at, address, self._root))
         root = os.open(f"/proc/{process}/root", os.O_PATH)
         how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT)
@@ -124,7 +130,7 @@ class MountLimits:
 
 
 def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
-    """Request notifications of these calls, and return the file descriptor on which they arrive."""
+    """Request notifications of these system calls, and return the file descriptor on which notifications arrive."""
     sys.dont_write_bytecode = True  # writing bytecode includes a rename
     count = len(calls)
     program = [(LOAD, 0, 0, 4), (IF_EQUAL, 0, count + 1, machine), (LOAD, 0, 0, 0)]  # allow other architectures
@@ -141,7 +147,7 @@ def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
 
 
 def _path(process: int, at: int, address: int, root: str) -> str:
-    """Return the absolute path that a process passes to a call, relative to that process's root."""
+    """Return the absolute path that a process passes to a system call, relative to the process's root directory."""
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         path = os.fsdecode(memory.read(LONGEST).partition(b"\0")[0]).rstrip("/")
@@ -151,7 +157,7 @@ def _path(process: int, at: int, address: int, root: str) -> str:
 
 
 def _is_written(process: int, status: os.stat_result) -> bool:
-    """Return whether a process has a file open for writing, based on the modes of its links in /proc."""
+    """Return whether a process has a file open for writing, according to the permissions of its links in /proc."""
     for link in os.scandir(f"/proc/{process}/fd"):
         with contextlib.suppress(OSError):  # closed in the meantime
             if link.stat(follow_symlinks=False).st_mode & stat.S_IWUSR and os.path.samestat(os.stat(link.path), status):

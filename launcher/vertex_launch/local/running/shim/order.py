@@ -1,4 +1,4 @@
-"""The launcher's order to the shim, which is the JSON argument before the command."""
+"""Defines the launcher's order to the shim, which is the JSON argument before the command."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Order(NamedTuple):  # imports faster than a dataclass
-    """The isolation of the command: its user, file system, and host names."""
+    """The isolation of the command: its user, file system, and hostnames."""
 
     world: str  # none, root, user, or container
     state: str = ""  # the launcher's folder; if set, files that the command writes are discarded at its end

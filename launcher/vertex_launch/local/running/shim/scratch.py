@@ -1,6 +1,7 @@
-"""Temporary folders for the files that one start of a replica writes.
+"""Creates and removes temporary folders for the files that a replica writes.
 
-The folders are created, read, and removed outside the replica's mount namespace, so a removal can't reach other files.
+The folders are created, read, and removed outside the replica's mount namespace. Therefore, removing the folders can't
+remove other files.
 """
 
 import contextlib
@@ -19,10 +20,10 @@ TRIALS = 50  # attempts to remove a folder, 0.1 s apart, because killed processe
 
 
 class Scratch:
-    """The temporary folders of one start, on disk and in memory, with a layer for each private folder of the replica.
+    """The temporary folders of a replica, on disk and in memory. They contain a layer for each private folder.
 
-    A separate process removes the folders when this process ends, even if this process is killed. The separate process
-    starts before the replica's mount namespace exists and never enters the namespace.
+    A separate process removes the temporary folders when this process exits, even if this process is killed. The
+    separate process starts before the replica's mount namespace exists and never enters the namespace.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ class Scratch:
         self._ours.recv(1)  # returns when the other process ends
 
     def layer(self, place: Path) -> Path:
-        """Create a layer for the files written to a folder, and return the path of the layer."""
+        """Create a layer for the files that a replica writes to a folder. Return the path of the layer."""
         layer = Path(tempfile.mkdtemp(dir=self._folders[place if place in self._folders else DISK]))
         (layer / PLACE).symlink_to(place)
         (layer / WORK).mkdir()
@@ -55,7 +56,10 @@ class Scratch:
         return layer
 
     def files(self) -> Iterator[Path]:
-        """Yield the paths of written files as the replica sees them, without empty files, which tools often leave."""
+        """Yield the paths of written files as the replica sees the paths.
+
+        Skip empty files, because tools often leave empty files.
+        """
         for place, folder in self.layers():
             for parent, _, names in os.walk(folder):
                 for path in (Path(parent, name) for name in names):
@@ -64,14 +68,14 @@ class Scratch:
                         yield place / path.relative_to(folder)
 
     def layers(self) -> Iterator[tuple[Path, Path]]:
-        """Yield each folder of the replica and the folder with its written files."""
+        """Yield each private folder of the replica and the temporary folder that contains its written files."""
         for folder in self._folders.values():
             for layer in folder.iterdir():
                 yield Path(os.readlink(layer / PLACE)), layer / UPPER
 
 
 def _remove_at_end(other: socket.socket, folders: list[Path]) -> None:
-    """Remove folders when the other process ends or requests the removal."""
+    """Remove temporary folders when the other process exits or requests the removal."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
