@@ -25,7 +25,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("rollcall_timeout", 0.0, "--rollcall-timeout is 0.0, but must be above 0"),
     ("rollcall_timeout", math.inf, "--rollcall-timeout is inf, but must be above 0"),
     ("rollcall_timeout", math.nan, "--rollcall-timeout is nan, but must be above 0"),
-    ("keep", 0, "--keep is 0, but must be at least 1: a run without a checkpoint cannot resume"),
+    ("keep", 0, "--keep is 0, but must be at least 1, because a run without a checkpoint can't resume"),
     ("data_processes", -1, "--data-processes is -1, but must be 0 or more"),
     ("warmup", -1, "--warmup is -1, but must be 0 or more"),
     ("weight_decay", math.nan, "--weight-decay is nan, but must be 0 or more"),

@@ -212,7 +212,7 @@ def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tm
     shutil.copytree(alone.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
     run = train(tmp_path, 1, *STEPS, "--size", "small")
     assert run.code == 1
-    assert "does not fit this model" in run.output
+    assert "doesn't match this model" in run.output
     assert "Traceback" not in run.output
 
 

@@ -116,8 +116,9 @@ def test_a_script_without_a_strategy_trains_alone_and_is_a_user_s_error(folder: 
     (folder / "alone.py").write_text("import tensorflow as tf; print(tf.reduce_sum(tf.ones(3)))")
     with own_loop.started(folder, "alone.py", count=2) as replicas:
         assert replicas.codes() == [1, 1]
-    assert "2 processes ran, but none joined the others, so each trained alone. Train in the scope" in replicas.printed(
-        0
+    assert (
+        "2 processes ran, but didn't join each other, so each process trained alone. Train in the scope"
+        in replicas.printed(0)
     )
 
 
