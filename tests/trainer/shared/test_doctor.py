@@ -146,7 +146,7 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     cure = "choose an output folder on a disk that isn't read-only"
     fault = f"error: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
     assert (code, faults(lines)) == (1, [fault])
-    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48: give the container more"
+    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48; give the container more"
     assert any(line.startswith(small) for line in lines)
 
 
@@ -176,8 +176,10 @@ def test_a_driver_that_is_older_than_the_cuda_of_the_image_needs_is_a_fault(tmp_
     kernel = tmp_path / "driver/nvidia/version"
     kernel.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n")
     (fault,) = faults(look(tmp_path, {}, *proc)[1])
-    why = "this image is made for GPUs (CUDA 13.0.96, which requires driver 580 or newer): the driver is 535.104.05; build"
-    assert fault.startswith(f"error: driver: no usable GPU, but {why} the image with an older CUDA version")
+    why = (
+        "this image is made for GPUs (CUDA 13.0.96, which requires driver 580 or newer): the driver is 535.104.05; use"
+    )
+    assert fault.startswith(f"error: driver: no usable GPU, but {why} an image with an older CUDA version")
     kernel.write_text(kernel.read_text().replace("535.104.05", "580.65.06"))
     assert "ok: driver 580.65.06, CUDA 13.0.96, NCCL 2.29.7" in look(tmp_path, {}, *proc)[1]
 

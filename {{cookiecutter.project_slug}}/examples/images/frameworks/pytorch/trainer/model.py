@@ -157,7 +157,7 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """Build the model for batches with the shapes of `example`. PyTorch's random state determines the initial weights.
+    """Build the model for batches like `example`. PyTorch's random state determines the initial weights.
 
     Raises:
         TrainerError: If the image isn't divisible into patches.

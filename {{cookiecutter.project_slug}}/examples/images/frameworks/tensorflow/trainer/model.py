@@ -120,7 +120,7 @@ class Head(layers.Layer):
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """Build the model for batches with the shapes of `example`. Keras' random state determines the initial weights.
+    """Build the model for batches like `example`. Keras' random state determines the initial weights.
 
     Args:
         devices: the TensorFlow names of devices on this machine, on which the blocks are placed in turn. If the name is

@@ -149,10 +149,7 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """Build the model for batches with the shapes of `example`.
-
-    PyTorch's random state determines the initial weights.
-    """
+    """Build the model for batches like `example`. PyTorch's random state determines the initial weights."""
     return GPT(SIZES[config.size], context=example.inputs.shape[1])
 
 
