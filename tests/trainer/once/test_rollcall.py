@@ -94,8 +94,8 @@ def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> N
 def test_of_another_strategy_whose_flags_are_others_the_strategy_is_named_alone() -> None:
     errors = refused([{"--strategy": "ddp", "--bucket-cap-mb": "64"}, {"--strategy": "fsdp", "--degree": "None"}])
     assert {*map(str, errors)} == {
-        "rollcall: --strategy is fsdp on workerpool1-0, but ddp on workerpool0-0; use the same value on all replicas, or"
-        " continue with --anyway"
+        "rollcall: --strategy is fsdp on workerpool1-0, but ddp on workerpool0-0; use the same value on all"
+        " replicas, or continue with --anyway"
     }
 
 

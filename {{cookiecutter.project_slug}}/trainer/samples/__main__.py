@@ -32,7 +32,7 @@ def main(name: str, to: str) -> None:
     """
     if "://" in to:
         sys.exit(
-            f"--to {to} isn't a local folder; write the shards to a local folder, and then copy the shards to the bucket"
+            f"--to {to} isn't a local folder; write to a local folder first, and then copy the shards to the bucket"
         )
     try:
         write_example(name, Path(to))

@@ -13,8 +13,8 @@ cases, a reader watches the writer for 60 s. If the writer renews its lease duri
 clocks of two machines are never compared. Each renewal creates a file with a new name, because a mounted bucket lists
 new names immediately. The contents and times of files may come from a cache for 60 s. Operations on a bucket aren't
 atomic. Therefore, each writer first writes its claim, then waits until other machines see the claim, and then looks for
-other claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If no writer has
-renewed its lease, the folder goes to the writer with the oldest claim.
+other claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If no
+writer has renewed its lease, the folder goes to the writer with the oldest claim.
 Source: Cloud Storage FUSE documentation, "Caching" and "Limitations and differences from POSIX", 2026.
 """
 
