@@ -29,11 +29,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("data_processes", -1, "--data-processes is -1, but must be 0 or more"),
     ("warmup", -1, "--warmup is -1, but must be 0 or more"),
     ("weight_decay", math.nan, "--weight-decay is nan, but must be 0 or more"),
-    ("profile", "20", "--profile is 20, but must be two step numbers such as 20:25"),
-    ("profile", "25:20", "--profile is 25:20, but must be two step numbers such as 20:25"),
+    ("profile", "20", "--profile is 20, but must be a range of steps such as 20:25"),
+    ("profile", "25:20", "--profile is 25:20, but must be a range of steps such as 20:25"),
     ("profile", "598:601", f"--profile is 598:601, but must end by the last step, {Config().steps}"),
-    ("seed", -1, "--seed is -1, but must be from 0 to 2**32 - 1"),
-    ("seed", 2**32, "--seed is 4294967296, but must be from 0 to 2**32 - 1"),
+    ("seed", -1, "--seed is -1, but must be between 0 and 2**32 - 1"),
+    ("seed", 2**32, "--seed is 4294967296, but must be between 0 and 2**32 - 1"),
 ]
 
 

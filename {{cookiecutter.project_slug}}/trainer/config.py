@@ -2,7 +2,7 @@
 
 A flag's name is the field's name with dashes. Example: `--global-batch 192 --steps 2000`. The files trainer/data.py and
 trainer/model.py declare the flags of the data and the model. Each strategy's file in trainer/parallel/ declares the
-strategy's own flags. If data.py or model.py repeats a field of LoopFlags, the repeated field takes precedence.
+strategy's own flags. If data.py or model.py repeats a field of LoopFlags, the default in that file takes precedence.
 """
 
 import math
@@ -44,21 +44,22 @@ class LoopFlags:
     global_batch: int = 96
     """Number of samples per step across all processes. The loss curve doesn't depend on the number of processes."""
     micro_batches: int = 1
-    """Number of micro-batches into which each process splits its batch. Increase it if memory is too small."""
+    """Number of micro-batches into which each process splits its batch.
+    Increase this number if a batch doesn't fit in memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Data type of the forward pass. The value auto selects bfloat16 on GPUs that support bfloat16.
     Weights and gradients are always float32."""
     learning_rate: float = 2e-3
     """Peak learning rate, after a linear warm-up and before a cosine decay to zero."""
     warmup: int = 50
-    """Number of warm-up steps. If the run has fewer steps, it ends during the warm-up."""
+    """Number of warm-up steps. If the run has fewer steps, the run ends during the warm-up."""
     weight_decay: float = 0.05
     """Decoupled weight decay of the weight matrices (AdamW)."""
     clip: float = 1.0
     """Maximum global norm of the gradient."""
     skip_nonfinite: int = 0
     """Maximum number of steps to skip because the gradient norm is NaN or infinite.
-    If another such step follows, the run fails."""
+    If this number is exceeded, the run fails."""
     seed: int = 0
     """Seed for the initial weights and the order of the data."""
     log_every: int = 50
@@ -102,9 +103,12 @@ class Config(ModelFlags, LoopFlags):
 
 
 def findings(config: Config) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     if "inputs" not in (names := data.Batch._fields):
-        yield f"trainer/data.py: Batch has {', '.join(names)}, but not inputs; rename the model's input array to inputs"
+        yield (
+            f"trainer/data.py: Batch has {', '.join(names)}, but not `inputs`;"
+            " rename the model's input array to `inputs`"
+        )
     yield from data.findings(config)
     yield from model.findings(config)
     yield from flags.at_least(1, config, "steps", "global_batch", "micro_batches")
@@ -115,15 +119,18 @@ def findings(config: Config) -> Iterator[str]:
     yield from flags.at_least(0, config, "warmup", "weight_decay", "skip_nonfinite")
     yield from flags.at_least(0, config, "compare_ranks_every", "data_processes")
     if not 0 <= config.seed < 2**32:
-        yield f"--seed is {config.seed}, but must be from 0 to 2**32 - 1"
+        yield f"--seed is {config.seed}, but must be between 0 and 2**32 - 1"
     if config.profile is not None and not traced_steps(config):
-        yield f"--profile is {config.profile}, but must be two step numbers such as 20:25"
+        yield f"--profile is {config.profile}, but must be a range of steps such as 20:25"
     elif (traced := traced_steps(config)) and traced.stop > config.steps:
         yield f"--profile is {config.profile}, but must end by the last step, {config.steps}"
 
 
 def of_model(config: ModelFlags) -> dict[str, str]:
-    """Return the model's own flags. The weights' shapes don't show all flags, for example not the number of heads."""
+    """Return the model's own flags.
+
+    The shapes of the weights don't show all of these flags. For example, they don't show the number of heads.
+    """
     of_data = {field.name for field in fields(DataFlags)}
     return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}
 
@@ -135,7 +142,7 @@ def traced_steps(config: Config) -> range:
 
 
 def learning_rate(config: Config, step: int) -> float:
-    """Return the learning rate for a zero-based step index: linear warm-up, and then cosine decay to zero."""
+    """Return the learning rate for a zero-based step index, with a linear warm-up and a cosine decay to zero."""
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     progress = (step - config.warmup) / (config.steps - config.warmup)

@@ -80,7 +80,9 @@ def test_shards_without_checksums_are_read(whole: Path, capsys: pytest.CaptureFi
 def test_checksums_that_cannot_be_read_are_one_sentence(content: str, whole: Path) -> None:
     (whole / "train-checksums.json").write_text(content)
     (sentence,) = found(whole)
-    assert re.fullmatch(f"{whole}/train-checksums.json cannot be read (.+); copy it again, or remove it", sentence)
+    assert re.fullmatch(
+        f"{whole}/train-checksums.json cannot be read (.+); copy the file again, or remove the file", sentence
+    )
 
 
 def test_a_bit_that_flips_is_told_or_changes_no_sample(samples: list[Sample], tmp_path: Path) -> None:

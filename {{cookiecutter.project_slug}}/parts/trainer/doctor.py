@@ -85,7 +85,10 @@ def variables(replica: Replica) -> Findings:
     if "CLUSTER_SPEC" not in replica.environ:
         yield SKIPPED, "variables, because CLUSTER_SPEC isn't set, so this isn't a job"
     elif missing:
-        yield WARNING, f"variables: unset: {missing}, so outputs are lost with this machine; set baseOutputDirectory"
+        yield (
+            WARNING,
+            f"variables: the job doesn't set {missing}, so outputs are lost with the machine; set baseOutputDirectory",
+        )
     else:
         job = replica.environ.get("CLOUD_ML_JOB_ID") or "without CLOUD_ML_JOB_ID"
         yield OK, f"variables: {replica.cluster.name} of job {job}, with {', '.join(FOLDERS.values())}"
@@ -174,7 +177,9 @@ def plug_in(replica: Replica) -> Findings:
     if not replica.cluster.servers or not replica.gpus:
         return (yield SKIPPED, "NCCL's plug-in, because the job lacks reducers or this machine lacks GPUs")
     why = reducers.verdict() or ("; ".join(nccl.ALGO_FORCED) if "NCCL_ALGO" in replica.environ else "")
-    yield (WARNING, f"reducers: {why}") if why else (OK, "reducers: no known problem prevents NCCL from using reducers")
+    yield (
+        (WARNING, f"reducers: {why}") if why else (OK, "reducers: there is no known problem with NCCL and the reducers")
+    )
 
 
 def outputs(replica: Replica) -> Findings:

@@ -109,7 +109,10 @@ def folders(root: Path) -> list[Path]:
 
 
 def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """Yield the folders that are complete by file sizes, from latest to oldest. Warn about each incomplete folder."""
+    """Yield the folders whose file sizes match their commit markers, from latest to oldest.
+
+    Warn about each incomplete folder.
+    """
     for folder in reversed(folders(root)):
         if problem := why_incomplete(folder):
             warn(f"skipped {folder}: {problem}")
@@ -142,7 +145,10 @@ def prune(root: Path, keep: int) -> None:
 
 
 def spared(root: Path) -> set[Path]:
-    """Return the folders that `prune` never removes. JSON files such as {"step": 40} in `root` specify the steps."""
+    """Return the folders that `prune` never removes.
+
+    A JSON file in `root`, such as {"step": 40}, specifies the step of such a folder.
+    """
     found = set()
     for file in root.glob("*.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # it specifies no step

@@ -30,7 +30,10 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RollcallError(PeerError):
-    """The error if replicas don't find each other. The error's text lists the missing replicas by pool and index."""
+    """The error that is raised if replicas don't find each other.
+
+    The error's text lists the missing replicas by pool and index.
+    """
 
 
 def patience(*, emulated: bool) -> float:

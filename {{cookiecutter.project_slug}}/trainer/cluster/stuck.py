@@ -44,7 +44,7 @@ def record() -> int:
 
 
 def took(step: int) -> None:
-    """Record the number of finished steps. The record's modification time is when the last step finished."""
+    """Record the number of finished steps. The record's modification time is the time of the last step."""
     if (file := record()) >= 0:
         os.pwrite(file, str(step).encode().rjust(WIDTH), 0)
 

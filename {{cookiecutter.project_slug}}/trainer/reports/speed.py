@@ -53,7 +53,7 @@ def process_start() -> float:
 
 @dataclass
 class Clock:
-    """A clock for the phases of a run. A different process on the same machine can continue the clock."""
+    """A clock that measures the phases of a run. A different process on the same machine can continue the clock."""
 
     last: float = field(default_factory=time.monotonic)  # all time up to this moment is counted
     current: str = START
@@ -101,7 +101,7 @@ class Clock:
         return self.seconds[TRAINING] / sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """Format the seconds of all phases.
+        """Format the goodput, and the seconds of each phase.
 
         Example: `goodput 83%: 259.0 of 312.1 s trained; start 12.3, roll call 3.0, data 4.2, ...`
         """
@@ -117,7 +117,7 @@ class Slowest:
         self._names, self._reports = names, deque[Sequence[float]](maxlen=COMPARED)
 
     def values(self, seconds: Sequence[float]) -> Values:
-        """Map the slowest process to its computation time, divided by the median computation time of the others.
+        """Map the slowest process to its computation time, divided by the median of the other processes.
 
         If no process is slow, return an empty dictionary.
         """

@@ -138,7 +138,10 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
         is_full = getattr(error, "errno", 0) == errno.ENOSPC or f"exit code -{signal.SIGBUS:d}." in str(error)
         if not is_full:
             raise
-        cure = "lower --data-processes, use threads (0), or give the container more shared memory (docker --shm-size)"
+        cure = (
+            "lower --data-processes, set --data-processes to 0 to use threads, or give the container more shared memory"
+            " (docker --shm-size)"
+        )
         raise TrainerError(f"/dev/shm doesn't have enough space for the batches of --data-processes; {cure}") from None
     finally:
         batches.close()  # ends the processes
@@ -147,7 +150,10 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:
-    """Split a batch into at most `count` consecutive parts of nearly equal size. Each part contains samples."""
+    """Split a batch into at most `count` consecutive parts of nearly equal size.
+
+    Each part contains at least one sample.
+    """
     size = batch.inputs.shape[0]
     count = min(count, size)
     bounds = [-(-size * i // count) for i in range(count + 1)]

@@ -64,7 +64,10 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
 
 
 def example(config: Config, storage: Storage) -> Batch:
-    """Return a batch of one held-out sample, which shows the arrays' shapes and types. One held-out shard is enough."""
+    """Return a batch of one held-out sample, which shows the arrays' shapes and types.
+
+    The folder needs only one held-out shard.
+    """
     with at(config.data, storage) as folder:
         return Dataset(folder, "heldout").batch([0], config)
 
@@ -186,4 +189,4 @@ def checksums(folder: Path, split: Split) -> dict[str, list[int]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise TrainerError(f"{file} cannot be read ({error}); copy it again, or remove it") from None
+        raise TrainerError(f"{file} cannot be read ({error}); copy the file again, or remove the file") from None

@@ -118,7 +118,7 @@ class Lease:
         self._locked.close()
 
     def _require_first(self, own: Claim | None = None) -> None:
-        """Wait until dead writers are removed. Raises TrainerError if another writer is alive and takes precedence."""
+        """Wait until there is no other writer. Raises TrainerError if another writer is alive and takes precedence."""
         seen: dict[str, tuple[int, float]] = {}
         while others := [claim for claim in _claims(self._folder) if claim.job != self._job]:
             for other in others:
@@ -213,7 +213,10 @@ def _is_locked(folder: Path, claim: Claim) -> bool | None:
 
 
 def _machine(stream: IO[bytes]) -> str:
-    """Return an ID for this machine and for the file's mount. A lock on the file is valid only in this combination."""
+    """Return an ID for this machine and for the file's mount.
+
+    A lock on the file is valid only for processes with the same ID.
+    """
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 
@@ -223,7 +226,10 @@ def _remove(folder: Path, job: str) -> None:
 
 
 def _in_use(folder: Path, claim: Claim, renewals: int) -> TrainerError:
-    """Return the error for a second job. The seconds in the error's text are based on the file system's clock."""
+    """Return the error for a folder that a different job uses.
+
+    The seconds in the error's text are based on the file system's clock.
+    """
     seconds = 0.0
     with contextlib.suppress(OSError):
         seconds = time.time() - (folder / f"{claim.job}.{renewals or 'json'}").stat().st_mtime

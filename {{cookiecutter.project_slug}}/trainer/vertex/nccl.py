@@ -33,7 +33,7 @@ CHECK = "see /app/reduction-server.txt in the image"
 ALGO_FORCED = ("NCCL_ALGO selects another algorithm", "leave NCCL_ALGO unset")
 TOO_MANY_GPUS = (
     f"NCCL uses reducers only on machines with up to {MOST_GPUS} GPUs",
-    "use such machines, or remove pool 2",
+    "use machines with fewer GPUs, or remove pool 2",
 )
 NOT_CONNECTED = ("NCCL has loaded the plug-in, but has not connected to the reducers", SYSTEM)
 NOT_MENTIONED = ("NCCL's log doesn't mention the reducers", CHECK)

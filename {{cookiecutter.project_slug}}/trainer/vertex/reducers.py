@@ -12,7 +12,7 @@ VERDICT = Path("/app/reduction-server.txt")  # requirements/reducers.sh writes i
 
 
 class IdleReducersError(TrainerError):
-    """The error if --require-reducers is set, but NCCL doesn't use the reducers."""
+    """The error that is raised if --require-reducers is set, but NCCL doesn't use the reducers."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h
 

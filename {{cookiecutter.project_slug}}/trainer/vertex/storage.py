@@ -1,7 +1,8 @@
 """Maps a job's AIP_* variables and gs:// URIs to paths.
 
 Vertex AI mounts every bucket under /gcs in each replica, and passes the job's folders as gs:// URIs. The local Vertex
-sets GCS_MOUNT to a folder that replaces /gcs. In all other respects, both environments pass folders in the same way.
+sets GCS_MOUNT to a folder that replaces /gcs. In all other respects, the local Vertex passes folders
+in the same way as Vertex AI.
 """
 
 import json
@@ -31,7 +32,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Storage:
-    """The folders of one job. Outside Vertex AI, all folders are under ./output."""
+    """The folders of one job. Without a job's environment variables, all folders are under ./output."""
 
     model: Path = Path("output/model")
     checkpoints: Path = Path("output/checkpoints")
@@ -79,7 +80,7 @@ def read_json(file: Path) -> Any:
     """
     size = file.stat().st_size
     if not file.is_file() or size > LARGEST:
-        raise ValueError(f"it isn't a regular file of at most {LARGEST} bytes")
+        raise ValueError(f"the path isn't a regular file of at most {LARGEST} bytes")
     try:
         return json.loads(file.read_text())
     except RecursionError:

@@ -36,7 +36,7 @@ class DataFlags:
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 

@@ -33,13 +33,13 @@ class DataFlags:
     "stdlib" selects the source code of Python's standard library.
     """
     context: int = 32
-    """Number of bytes that the model sees at a time. This number must be less than the bytes of a sample."""
+    """Number of bytes that the model sees at a time. This number must be less than the number of bytes in a sample."""
     steps: int = 400
     """Number of optimizer steps."""
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from flags.at_least(1, config, "context")
 
 
@@ -95,7 +95,10 @@ def show(answer: Callable[[Array], Array], batch: Batch) -> str:
 
 
 def stdlib() -> dict[str, list[Sample]]:
-    """Return samples of Python's standard library, which has four million bytes. Every twentieth module is held out."""
+    """Return samples of the source code of Python's standard library (four million bytes).
+
+    Every twentieth module is held out.
+    """
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     return {
         "train": [*packed(file.read_bytes() for i, file in enumerate(files) if i % 20)],

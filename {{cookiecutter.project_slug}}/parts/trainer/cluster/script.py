@@ -28,7 +28,7 @@ class ScriptError(TrainerError):
 
 @dataclass(frozen=True)
 class Script:
-    """A script file or, after -m, a module, with the arguments for this program."""
+    """A script file, or a module that follows -m, and the program's arguments."""
 
     name: str
     args: tuple[str, ...] = ()

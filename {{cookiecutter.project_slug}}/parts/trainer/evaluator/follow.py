@@ -119,7 +119,7 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
 def mark_best(root: Path, results: Mapping[int, Metrics], marked: Path | None) -> Path | None:
     """Among the checkpoints that still exist, mark the checkpoint with the smallest finite held-out loss.
 
-    Return the checkpoint that is marked now. If there is no such checkpoint, return `marked`.
+    Return the marked checkpoint. If there is no such checkpoint, return `marked`.
     """
     numbers = {step: metrics["loss"] for step, metrics in results.items() if math.isfinite(metrics["loss"])}
     losses = {step: loss for step, loss in numbers.items() if commit_marker.numbered(root, step).is_dir()}

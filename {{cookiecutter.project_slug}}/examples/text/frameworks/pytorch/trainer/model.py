@@ -29,7 +29,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from ()
 
 
@@ -116,8 +116,9 @@ class GPT(nn.Module):
         embed, blocks, head: modules that run in this order, each with one input tensor and one output tensor. All
             blocks have the same structure.
         heads: the number of attention heads. This number must be divisible by `--degree` of `--strategy tensor`.
-        tensor_parts: how `--strategy tensor` shards a block. In each pair of layers, the first layer is sharded by its
-            outputs, and the second layer is sharded by its inputs. Therefore, each pair requires only one all-reduce.
+        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer is
+            sharded by its outputs, and the second layer is sharded by its inputs. Therefore, each pair requires only
+            one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
