@@ -163,10 +163,7 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
     if chief.way.startswith("COLLNET") and chief.bytes >= LARGE:
         return Use(True, f"{reducers} reducers are in use ({seen})")
     if connected and not chief.way:
-        return Use(
-            True,
-            f"{reducers} reducers are connected ({by}); this NCCL version doesn't log how much it uses the reducers",
-        )
+        return Use(True, f"{reducers} reducers are connected ({by}); this NCCL version doesn't log reducer usage")
     if others_may and not connected and not chief.way:
         return Use(
             None,
