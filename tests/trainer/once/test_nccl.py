@@ -44,7 +44,7 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
             False,
             "but NCCL prefers RING",
         ),
-        (BOTH + CONNECTED + WAY.format(64 << 20, "3"), True, "this NCCL does not log how much"),  # 2.23
+        (BOTH + CONNECTED + WAY.format(64 << 20, "3"), True, "this NCCL version doesn't log reducer usage"),  # 2.23
         (
             BOTH + CONNECTED + nccl.FAILED + WAY.format(64 << 20, "COLLNET_CHAIN"),
             True,
@@ -93,7 +93,7 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         ),
         ("NET/FastSocket disabled", False, "the plug-in does not start"),
         ("Failed to initialize NET plugin FastSocket", False, "the plug-in does not start"),
-        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in, but not connected"),
+        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in, but has not connected"),
         ("Communicator has 1 nodes which is less than CollNet node threshold 2", False, "two or more machines"),
         ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "up to 8 GPUs"),
         (
@@ -203,7 +203,9 @@ def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
     with pytest.raises(TrainerError, match="the job doesn't have reducers"):
         reducers.prepare(0, {}, rank=0, gpus=True, required=True)
     own_log(tmp_path).write_text(BOTH)
-    with pytest.raises(reducers.IdleReducersError, match="--require-reducers is set, but the reducers are not used"):
+    with pytest.raises(
+        reducers.IdleReducersError, match="--require-reducers is set, but NCCL doesn't use the reducers"
+    ):
         settled(logs, required=True)
     told = json.loads(capsys.readouterr().out)
     assert told["message"].startswith("1 reducers are paid for but not used: NCCL has loaded")

@@ -12,7 +12,7 @@ from trainer.checkpoints import commit_marker
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import CHUNK, checksum, write_json
 
-DAMAGED = "weights is damaged: its content differs from what was saved"
+DAMAGED = "weights is damaged: its contents differ from the saved contents"
 
 
 def unheard(message: str) -> None:

@@ -72,7 +72,7 @@ def test_shards_without_checksums_are_read(whole: Path, capsys: pytest.CaptureFi
     one.write_bytes(one.read_bytes()[:-1000])
     flip(other, range(120, 128))  # behind the headers of the file and of its first chunk
     cut, damaged = found(whole)
-    assert cut == f"{one} isn't an ArrayRecord file, or the file is truncated; write the shard again"
+    assert cut == f"{one} isn't an ArrayRecord file, or is truncated; write the shard again"
     assert re.match(rf"{other}: record \d+ is damaged \(", damaged)
 
 

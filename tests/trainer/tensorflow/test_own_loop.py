@@ -144,7 +144,7 @@ def test_a_lost_peer_is_named_and_ends_the_others_within_seconds_with_a_code_tha
         ((victim, _),) = TRAINS.findall(replicas.printed(2))
         os.kill(int(victim), signal.SIGKILL)
         assert replicas.codes(60) == [75, 75, 128 + signal.SIGKILL]
-    assert "2 reducers are not used: this run is on CPUs" in replicas.printed(0)
+    assert "2 reducers are not used: this run uses CPUs" in replicas.printed(0)
     for rank, name in enumerate(("workerpool0-0", "workerpool1-0")):
         assert f"{name} lost a peer: " in replicas.printed(rank)
         assert "Traceback" not in replicas.printed(rank)

@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_from_the_one_bef
     (file,) = (checkpoints / "step-000000150").glob("*.data-*")
     damage(file)
     resumed = train(tmp_path, 2, *STEPS)
-    assert f"step-000000150: {file.name} is damaged: its content differs from what was saved" in resumed.output
+    assert f"step-000000150: {file.name} is damaged: its contents differ from the saved contents" in resumed.output
     assert "resumed at step 145" in resumed.output
     for ours, theirs in zip(weights(resumed), weights(pair), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
