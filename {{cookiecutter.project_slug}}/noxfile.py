@@ -1,6 +1,7 @@
-"""Defines the project's commands as nox sessions: nox -l lists them, and nox -s NAME runs one.
+"""Defines the project's commands as nox sessions. To list the sessions, run: nox -l.
 
-Arguments after -- are passed to the session's tool: nox -s tests -- -k cluster
+To run a session, use: nox -s NAME. Arguments after -- are passed to the session's tool. For example:
+nox -s tests -- -k cluster
 """
 
 import sys
@@ -16,7 +17,7 @@ CODE = ("trainer", "tests", *sorted(map(str, Path().glob("*.py"))))  # this file
 
 
 def python(session: nox.Session, *arguments: str) -> None:
-    """Run .venv's Python, which all sessions share. Create or update .venv first."""
+    """Run Python in .venv, the virtual environment of all sessions. If necessary, create or update .venv first."""
     wanted = f"# Python {sys.version}\n" + "".join(path.read_text() for path in REQUIREMENTS)
     if not (INSTALLED.exists() and INSTALLED.read_text() == wanted):  # the latest pip needs half the time
         session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", ".venv", external=True)
@@ -29,7 +30,7 @@ def python(session: nox.Session, *arguments: str) -> None:
 
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
-    """Check the code style. To fix what ruff can fix: nox -s lint -- --fix."""
+    """Check the code style. To apply ruff's automatic fixes, run: nox -s lint -- --fix."""
     python(session, "-m", "ruff", "check", *session.posargs, *CODE)
     python(session, "-m", "ruff", "format", *([] if session.posargs else ["--check"]), *CODE)
 
@@ -42,7 +43,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run the tests. To leave out the tests that train: nox -s tests -- -m "not slow"."""
+    """Run the tests. To skip the tests that train, run: nox -s tests -- -m "not slow"."""
     python(session, "-m", "pytest", *session.posargs)
 
 
@@ -54,31 +55,34 @@ def check(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def plan(session: nox.Session) -> None:
-    """Print a job's cost, and whether reducers pay off: nox -s plan -- jobs/workers.yaml --step-seconds 0.2."""
+    """Print a job's cost, and whether reducers pay off.
+
+    Example: nox -s plan -- jobs/workers.yaml --step-seconds 0.2.
+    """
     python(session, "-m", "vertex_launch", "plan", *(session.posargs or ["jobs/workers.yaml"]))
 
 
 @nox.session(venv_backend="none")
 def local(session: nox.Session) -> None:
-    """Run or resume a job on this machine: nox -s local -- jobs/single.yaml --fresh -- --steps 100."""
+    """Run or resume a job on this machine. Example: nox -s local -- jobs/single.yaml --fresh -- --steps 100."""
     python(session, "-m", "vertex_launch", "run", *(session.posargs or ["jobs/workers.yaml", "--max-replicas", "3"]))
 
 
 @nox.session(venv_backend="none")
 def emulate(session: nox.Session) -> None:
-    """Run a local Vertex AI for gcloud and the SDK until Ctrl-C: nox -s emulate -- --capacity 64."""
+    """Run a local Vertex AI for gcloud and the SDK until Ctrl-C. Example: nox -s emulate -- --capacity 64."""
     python(session, "-m", "vertex_launch", "emulate", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def image(session: nox.Session) -> None:
-    """Build the image: cpu selects the small image, push uploads the image, and cloud uses Cloud Build."""
+    """Build the image. Pass cpu for the small CPU image, push to upload the image, or cloud to use Cloud Build."""
     python(session, "-m", "vertex_launch", "image", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def lock(session: nox.Session) -> None:
-    """Lock all versions that the image installs. To use the latest versions that fit: nox -s lock -- --upgrade."""
+    """Lock the versions of all packages in the image. To upgrade the versions, run: nox -s lock -- --upgrade."""
     python(session, "-m", "vertex_launch", "lock", "--custom-compile-command=nox -s lock", *session.posargs)
 
 
@@ -90,11 +94,11 @@ def package(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def setup(session: nox.Session) -> None:
-    """Create what jobs need in Google Cloud, after a confirmation. To print the commands: nox -s setup -- --dry-run."""
+    """Create the Google Cloud resources for jobs, after a confirmation. To preview, run: nox -s setup -- --dry-run."""
     python(session, "-m", "vertex_launch", "setup", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def submit(session: nox.Session) -> None:
-    """Show a job, ask for confirmation, and submit it to Vertex AI: nox -s submit -- jobs/single.yaml."""
+    """Show a job, ask for confirmation, and submit the job to Vertex AI. Example: nox -s submit -- jobs/single.yaml."""
     python(session, "-m", "vertex_launch", "submit", *(session.posargs or ["jobs/workers.yaml"]))

@@ -1,4 +1,4 @@
-"""Samples of the example, for tests that need a batch."""
+"""Provides samples of the example dataset for tests that need a batch."""
 
 from trainer import data
 from trainer.config import Config
@@ -9,5 +9,5 @@ HELDOUT = EXAMPLES[EXAMPLE]()["heldout"]
 
 
 def batch(count: int) -> Batch:
-    """Return a batch of the first held-out samples."""
+    """Return a batch of the first `count` held-out samples."""
     return data.collate(HELDOUT[:count], Config())

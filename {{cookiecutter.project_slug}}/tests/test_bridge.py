@@ -1,4 +1,4 @@
-"""The trainer reads what the launcher writes: they share only a replica's command and environment."""
+"""Tests that the trainer understands the commands and environment variables that the launcher sets for replicas."""
 
 import ast
 from collections.abc import Mapping
@@ -22,7 +22,10 @@ def without(environ: Mapping[str, str], variable: str) -> dict[str, str]:
 
 
 def views(path: Path, ignored: str) -> list[tuple[Replica, Cluster]]:
-    """Return each replica and the cluster that it sees. A single replica keeps CLUSTER_SPEC, its only variable."""
+    """Return each replica with the replica's view of the cluster, which is read without the variable `ignored`.
+
+    A single replica has only the variable CLUSTER_SPEC, which isn't ignored.
+    """
     found = vertex_launch.replicas(path)
     environments = [without(replica.env, ignored) if len(found) > 1 else replica.env for replica in found]
     return [(replica, from_env(environ)) for replica, environ in zip(found, environments, strict=True)]

@@ -25,15 +25,15 @@ WRONG: list[tuple[str, Any, str]] = [
     ("rollcall_timeout", 0.0, "--rollcall-timeout is 0.0, but must be above 0"),
     ("rollcall_timeout", math.inf, "--rollcall-timeout is inf, but must be above 0"),
     ("rollcall_timeout", math.nan, "--rollcall-timeout is nan, but must be above 0"),
-    ("keep", 0, "--keep is 0, but must be at least 1: a run without a checkpoint cannot resume"),
+    ("keep", 0, "--keep is 0, but must be at least 1, because a run without a checkpoint can't resume"),
     ("data_processes", -1, "--data-processes is -1, but must be 0 or more"),
     ("warmup", -1, "--warmup is -1, but must be 0 or more"),
     ("weight_decay", math.nan, "--weight-decay is nan, but must be 0 or more"),
-    ("profile", "20", "--profile is 20, but must be two step numbers such as 20:25"),
-    ("profile", "25:20", "--profile is 25:20, but must be two step numbers such as 20:25"),
+    ("profile", "20", "--profile is 20, but must be a range of steps such as 20:25"),
+    ("profile", "25:20", "--profile is 25:20, but must be a range of steps such as 20:25"),
     ("profile", "598:601", f"--profile is 598:601, but must end by the last step, {Config().steps}"),
-    ("seed", -1, "--seed is -1, but must be from 0 to 2**32 - 1"),
-    ("seed", 2**32, "--seed is 4294967296, but must be from 0 to 2**32 - 1"),
+    ("seed", -1, "--seed is -1, but must be between 0 and 2**32 - 1"),
+    ("seed", 2**32, "--seed is 4294967296, but must be between 0 and 2**32 - 1"),
 ]
 
 

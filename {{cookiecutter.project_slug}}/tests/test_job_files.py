@@ -1,4 +1,4 @@
-"""`check` finds nothing in this project's own job files, except in two of them."""
+"""Tests that `vertex-launch check` reports only the expected findings for this project's own job files."""
 
 import json
 import subprocess

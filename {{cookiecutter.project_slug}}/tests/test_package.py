@@ -1,4 +1,4 @@
-"""The package that `nox -s package` builds works with the Python of Google's image."""
+"""Tests that the package of `nox -s package` works with the Python version in Google's image."""
 
 import ast
 import re

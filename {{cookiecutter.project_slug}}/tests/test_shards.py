@@ -1,4 +1,4 @@
-"""Every process gets its share of the samples in one global order, from any step on, for any kind of sample."""
+"""Tests that each process receives its part of the samples in one global order, from any step on."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ PLAIN = Config(data="shards", global_batch=24, steps=100)
 
 @pytest.fixture(scope="module")
 def samples() -> list[Sample]:
-    """Some samples of the example, all of them different."""
+    """Different samples of the example dataset."""
     return list({data.encode(sample): sample for sample in EXAMPLES[EXAMPLE]()["train"][: 2 * COUNT]}.values())[:COUNT]
 
 
@@ -44,7 +44,7 @@ def dataset(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def heldout(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of shards with the same samples as held-out data."""
+    """A folder of shards that contains these samples as held-out data."""
     folder = tmp_path_factory.mktemp("heldout")
     shards.write(samples[:1], folder, "train")
     shards.write(samples, folder, "heldout", shard_count=3)
@@ -53,7 +53,7 @@ def heldout(samples: list[Sample], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def number(samples: list[Sample]) -> dict[bytes, int]:
-    """Map a sample's content to its index."""
+    """Map each sample's contents to the sample's index."""
     return {row: i for i, sample in enumerate(samples) for row in rows(data.collate([sample], PLAIN))}
 
 
@@ -209,12 +209,15 @@ def shards_of_another_split(folder: Path, samples: Sequence[Sample]) -> None:
 @pytest.mark.parametrize(
     ("fill", "words"),
     [
-        (lambda *_: None, r"no train-\*.array_record; write shards with trainer.samples.shards.write"),
-        (shards_of_another_split, r"no train-\*.array_record; write shards with trainer.samples.shards.write"),
+        (lambda *_: None, r"there are no train-\*.array_record files; write shards with trainer.samples.shards.write"),
+        (
+            shards_of_another_split,
+            r"there are no train-\*.array_record files; write shards with trainer.samples.shards.write",
+        ),
         (shard_of_nothing, "the train shards contain no samples"),
-        (shard_of_no_bytes, "train-00000-of-00001.array_record .*truncated; write it again"),
-        (shard_of_something_else, "train-00000-of-00001.array_record .*truncated; write it again"),
-        (shard_cut_short, "train-00000-of-00001.array_record .*truncated; write it again"),
+        (shard_of_no_bytes, "train-00000-of-00001.array_record .*truncated; write the shard again"),
+        (shard_of_something_else, "train-00000-of-00001.array_record .*truncated; write the shard again"),
+        (shard_cut_short, "train-00000-of-00001.array_record .*truncated; write the shard again"),
     ],
 )
 def test_unusable_shards_are_one_sentence_that_names_them(

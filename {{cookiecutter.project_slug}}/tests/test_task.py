@@ -1,4 +1,4 @@
-"""A replica's command, as Vertex AI starts it, prints each error as one sentence."""
+"""Tests that a replica's command prints each error as one sentence."""
 
 import json
 import re
@@ -51,6 +51,6 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(
 def test_data_that_is_not_there_is_one_sentence_too(tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
     done = run(tmp_path, "--data", "shards")
-    assert re.search(r"shards: no \w+-\*.array_record; write shards with trainer.samples.shards.write", done.stdout)
+    assert re.search(r"shards: there are no \w+-\*.array_record files; write shards with trainer", done.stdout)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1

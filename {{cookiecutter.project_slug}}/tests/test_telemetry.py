@@ -24,7 +24,7 @@ from trainer.vertex.storage import Storage, Trial
 
 @dataclass
 class Time:
-    """A replacement for time.monotonic, which changes only when a test sets it."""
+    """A replacement for time.monotonic that advances only when a test changes `now`."""
 
     now: float = 100.0
 
@@ -49,7 +49,7 @@ def reporter(
     flops: float = 0.0,
     **flags: Any,
 ) -> Reporter:
-    """Return the reports of a run that starts now, with these flags and with its logs in this folder."""
+    """Return the Reporter for a run that starts now, with these flags and with logs under `folder`."""
     job = Job(Config(**flags), Storage(logs=folder / "logs", trial=trial), folder)
     return Reporter(
         job,
@@ -63,7 +63,7 @@ def reporter(
 
 
 def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return every scalar in the folder's event files, read with TensorBoard's own loader."""
+    """Return all scalars in the folder's event files, which TensorBoard's own loader reads."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for path in sorted(folder.iterdir()):
         for event in EventFileLoader(str(path)).Load():
@@ -73,7 +73,7 @@ def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def lines(text: str) -> list[dict[str, Any]]:
-    """Parse JSON lines as Cloud Logging does, which rejects NaN and Infinity."""
+    """Parse JSON lines in the same way as Cloud Logging, which rejects NaN and Infinity."""
     return [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""Real training in one process, and in two processes of which one is killed and restarted."""
+"""Tests real training in one process, and in two processes, one of which is killed and restarted."""
 
 import signal
 import sys
@@ -33,7 +33,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(folder, 2, *SAVED, watch=kill_the_worker_after_the_first_checkpoint, options=["--restarts"])
 
 
-@pytest.mark.skipif(draws(), reason="the model draws random numbers, and each process others")
+@pytest.mark.skipif(draws(), reason="the model draws random numbers, which differ between processes")
 def test_two_processes_lose_as_much_as_one_at_each_step(alone: Run, pair: Run) -> None:
     assert [step for step, _ in alone.losses_by_step] == list(range(1, 151)), alone.output
     expected = dict(alone.losses_by_step)

@@ -1,4 +1,4 @@
-"""Tuning jobs: the trainer accepts the flags that the service tries, and writes metrics that the service reads."""
+"""Tests that the trainer accepts a tuning job's flags, and writes metrics in the format that Vertex AI reads."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Runs real training for tests: a job in the local Vertex, in its own folder, with a hard deadline."""
+"""Runs real training jobs for tests in the local Vertex. Each job has its own folder and a hard deadline."""
 
 import contextlib
 import json
@@ -28,14 +28,14 @@ FLAGS = (
 # Limits for the difference of two runs' losses: in the first ten steps, and later, when rounding grows in each step.
 FIRST, LATER, GROWTH = 1e-5, 1e-4, 10.0
 SUSPECTS = (
-    "in the first steps, suspect a mean in losses() or BatchNorm statistics, which each process computes over its own"
-    " share; later, suspect rounding, which grows faster with a higher --learning-rate"
+    "in the first steps, the cause may be a mean in losses() or BatchNorm statistics, which each process computes over"
+    " its own part of a batch; in later steps, the cause may be rounding, which grows with a higher --learning-rate"
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished job: its exit code, the launcher's output, and the lines of each replica."""
+    """The exit code of a finished job, the launcher's output, and the output lines of each replica."""
 
     code: int
     output: str
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def result(self) -> dict[str, Any]:
-        """The held-out loss and metrics of the model that was exported."""
+        """The held-out loss and metrics of the exported model."""
         return next(report for report in reversed(self.reports) if "loss" in report)
 
     @property
@@ -71,7 +71,10 @@ class Run:
 
 
 def divergence(expected: Mapping[int, float], losses: Sequence[tuple[int, float]]) -> str:
-    """Describe the first step whose loss differs from the expected loss by more than rounding. Empty if none does."""
+    """Describe the first step whose loss differs from the expected loss by more than rounding.
+
+    If there is no such step, return an empty string.
+    """
     rounding = FIRST
     for step, loss in losses:
         difference = abs(loss - expected[step])
@@ -90,12 +93,12 @@ def train(
     evaluated: bool = False,
     options: Sequence[str] = (),
 ) -> Run:
-    """Train with `count` replicas until the end of the job, and call `watch` repeatedly in the meantime.
+    """Train with `count` replicas, and call `watch` repeatedly until the job ends.
 
     Args:
-        servers: the number of replicas in pool 2, which run the same command.
+        servers: the number of replicas in pool 2. These replicas run the same command.
         evaluated: whether there is an evaluator in pool 3.
-        options: options of `vertex-launch run`.
+        options: additional options of `vertex-launch run`.
     """
     with started(folder, count, *flags, servers=servers, evaluated=evaluated, options=options) as (process, show):
         deadline = time.monotonic() + DEADLINE
@@ -112,7 +115,7 @@ def train(
 def started(
     folder: Path, count: int, *flags: str, servers: int = 0, evaluated: bool = False, options: Sequence[str] = ()
 ) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
-    """Yield the running launcher and the file with its output. All processes are killed after the block."""
+    """Yield the running launcher and the file with the launcher's output. After the block, kill all processes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vertex.toml").write_text(SETTINGS)
     (folder / "job.yaml").write_text(yaml.safe_dump(job(count, servers, evaluated)))
@@ -154,7 +157,7 @@ def pool(count: int, module: str) -> dict[str, Any]:
 
 
 def processes(*words: str) -> list[int]:
-    """Return the processes on this machine whose environment or command line contains all these words (Linux)."""
+    """Return the IDs of processes whose environment variables and command line contain all these words (Linux only)."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -165,7 +168,10 @@ def processes(*words: str) -> list[int]:
 
 
 def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
-    """Send a signal to the replica's `trainer.task`, not to its parent. Return true if the process exists (Linux)."""
+    """Send a signal to the replica's process `trainer.task`, but not to the parent process.
+
+    Return true if the process exists. This function works only on Linux.
+    """
     pool, index = replica.split("-")
     found = False
     for process in processes(f'"{pool}", "index": {index}', str(folder)):
@@ -177,7 +183,7 @@ def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
-    """Return true as soon as the condition holds, or false if it doesn't hold in time."""
+    """Return true as soon as the condition is true. If this takes too long, return false."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The program in the container, which reads CLUSTER_SPEC and flags, trains a model, and exports it."""
+"""The training program, which reads CLUSTER_SPEC and flags, trains a model, and exports the model."""
 
 from absl import logging
 

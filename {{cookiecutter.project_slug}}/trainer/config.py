@@ -1,8 +1,8 @@
-"""Declares the flags of a run: one dataclass, with one flag per field.
+"""Declares a run's flags in one dataclass, with one flag per field.
 
-A flag is its field's name with dashes: `--global-batch 192 --steps 2000`. The files trainer/data.py and
-trainer/model.py declare the flags of the data and the model. Each strategy's file in trainer/parallel/ declares its own
-flags. If data.py or model.py repeats a field of LoopFlags, its default there applies.
+A flag's name is the field's name with dashes. Example: `--global-batch 192 --steps 2000`. The files trainer/data.py and
+trainer/model.py declare the flags of the data and the model. Each strategy's file in trainer/parallel/ declares the
+strategy's own flags. If data.py or model.py repeats a field of LoopFlags, the default in that file takes precedence.
 """
 
 import math
@@ -37,100 +37,112 @@ CODE = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFlags:
-    """Config's flags for the training loop."""
+    """The flags for the training loop, which are part of Config."""
 
     steps: int = 600
     """Number of optimizer steps."""
     global_batch: int = 96
-    """Samples per step over all processes. The loss curve doesn't depend on the number of processes."""
+    """Number of samples per step across all processes. The loss curve doesn't depend on the number of processes."""
     micro_batches: int = 1
-    """Number of micro-batches into which each process splits its batch. Raise it if a batch doesn't fit in memory."""
+    """Number of micro-batches into which each process splits its batch.
+    Increase this number if a batch doesn't fit in memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the forward pass. auto selects bfloat16 on GPUs that support it.
-    Weights and gradients stay float32."""
+    """Data type of the forward pass. The value auto selects bfloat16 on GPUs that support bfloat16.
+    Weights and gradients are always float32."""
     learning_rate: float = 2e-3
     """Peak learning rate, after a linear warm-up and before a cosine decay to zero."""
     warmup: int = 50
-    """Number of warm-up steps. A shorter run ends during the warm-up."""
+    """Number of warm-up steps. If the run has fewer steps, the run ends during the warm-up."""
     weight_decay: float = 0.05
     """Decoupled weight decay of the weight matrices (AdamW)."""
     clip: float = 1.0
     """Maximum global norm of the gradient."""
     skip_nonfinite: int = 0
-    """Maximum number of steps to skip because the gradient norm is NaN or infinite. One more step fails the run."""
+    """Maximum number of steps to skip because the gradient norm is NaN or infinite.
+    If this number is exceeded, the run fails."""
     seed: int = 0
     """Seed for the initial weights and the order of the data."""
     log_every: int = 50
-    """Steps between two reports. There is also a report before each evaluation and each checkpoint."""
+    """Number of steps between reports. A report is also written before each evaluation and each checkpoint."""
     evaluate_every: int = 200
-    """Steps between two evaluations on the held-out shards. There is also an evaluation at the end."""
+    """Number of steps between evaluations on the held-out shards. The model is also evaluated after the last step."""
     checkpoint_every: int = 200
-    """Steps between two checkpoints. There is also a checkpoint at the end."""
+    """Number of steps between checkpoints. A checkpoint is also saved after the last step."""
     compare_ranks_every: int = 0
-    """Steps between two checks that no replica's parameters have diverged. There is also a check at each checkpoint."""
+    """Number of steps between checks that the replicas' parameters haven't diverged.
+    The parameters are also checked before each checkpoint."""
     keep: int = 2
-    """Number of checkpoints to keep, latest first."""
+    """Number of latest checkpoints to keep."""
     data_processes: int = 0
-    """Processes per GPU that prepare batches. With 0, threads prepare them, but Python runs only one at a time."""
+    """Number of processes per GPU that prepare batches.
+    If the number is 0, threads prepare the batches, but Python runs only one thread at a time."""
     anyway: bool = False
     """Continue even if shards are missing or replicas have diverged.
-    Also continue if data, flags, or code differ from those of the checkpoint or of other replicas."""
+    Also continue if the data, flags, or code differ from the checkpoint or from other replicas."""
     rollcall_timeout: float | None = None
-    """Seconds to wait for the other replicas. The default is 600 on Vertex AI and 60 in the local Vertex."""
+    """Seconds to wait for the other replicas at startup. The default is 600 on Vertex AI and 60 in the local Vertex."""
     collective_timeout: float = 300
-    """Seconds after which the run fails if a peer doesn't respond."""
+    """If a peer doesn't respond for this number of seconds, the run fails."""
     rehearse_export: bool | None = None
-    """Also export the model before the first step, so that an export error doesn't cost a whole run.
+    """Export the model once before the first step, so that an export error doesn't cost a whole run.
     The default is true on Vertex AI and false in the local Vertex."""
     profile: str | None = None
-    """Steps to trace, such as 20:25 for the five steps after step 20. The chief writes the trace in its logs folder."""
+    """Steps to trace with the profiler. For example, 20:25 traces the five steps after step 20.
+    The chief writes the trace to the logs folder."""
     require_reducers: bool = False
     """Exit with code 78 if NCCL's log shows that NCCL doesn't use the job's reducers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelFlags, LoopFlags):
-    """Train the model of trainer/model.py on the data of trainer/data.py.
+    """Train the model in trainer/model.py on the data in trainer/data.py.
 
-    With the same flags, `python -m trainer.describe` prints the required resources as a JSON object, without training.
+    To print the required resources as a JSON object without training, run `python -m trainer.describe` with the same
+    flags.
     """
 
 
 def findings(config: Config) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     if "inputs" not in (names := data.Batch._fields):
-        yield f"trainer/data.py: Batch has {', '.join(names)}, but no inputs; rename the array for the model to inputs"
+        yield (
+            f"trainer/data.py: Batch has {', '.join(names)}, but not `inputs`;"
+            " rename the model's input array to `inputs`"
+        )
     yield from data.findings(config)
     yield from model.findings(config)
     yield from flags.at_least(1, config, "steps", "global_batch", "micro_batches")
     yield from flags.at_least(1, config, "log_every", "evaluate_every", "checkpoint_every")
     yield from flags.above_zero(config, "learning_rate", "clip", *TIMEOUTS)
     if config.keep < 1:
-        yield f"--keep is {config.keep}, but must be at least 1: a run without a checkpoint cannot resume"
+        yield f"--keep is {config.keep}, but must be at least 1, because a run without a checkpoint can't resume"
     yield from flags.at_least(0, config, "warmup", "weight_decay", "skip_nonfinite")
     yield from flags.at_least(0, config, "compare_ranks_every", "data_processes")
     if not 0 <= config.seed < 2**32:
-        yield f"--seed is {config.seed}, but must be from 0 to 2**32 - 1"
+        yield f"--seed is {config.seed}, but must be between 0 and 2**32 - 1"
     if config.profile is not None and not traced_steps(config):
-        yield f"--profile is {config.profile}, but must be two step numbers such as 20:25"
+        yield f"--profile is {config.profile}, but must be a range of steps such as 20:25"
     elif (traced := traced_steps(config)) and traced.stop > config.steps:
         yield f"--profile is {config.profile}, but must end by the last step, {config.steps}"
 
 
 def of_model(config: ModelFlags) -> dict[str, str]:
-    """Return the model's own flags. The shapes of its weights may not show some of them, such as a number of heads."""
+    """Return the model's own flags.
+
+    The shapes of the weights don't show all of these flags. For example, they don't show the number of heads.
+    """
     of_data = {field.name for field in fields(DataFlags)}
     return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}
 
 
 def traced_steps(config: Config) -> range:
-    """Return the indices of the steps to trace, counted from 0: for 20:25, the indices 20 to 24."""
+    """Return the zero-based indices of the steps to trace. Example: 20:25 selects the indices 20 to 24."""
     bounds = re.fullmatch(r"(\d{1,9}):(\d{1,9})", config.profile or "")
     return range(int(bounds[1]), int(bounds[2])) if bounds else range(0)
 
 
 def learning_rate(config: Config, step: int) -> float:
-    """Return the learning rate of the step with this index, from 0: linear warm-up, then cosine decay to zero."""
+    """Return the learning rate for a zero-based step index, with a linear warm-up and a cosine decay to zero."""
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     progress = (step - config.warmup) / (config.steps - config.warmup)
@@ -138,13 +150,13 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 def due(step: int, config: Config, *intervals: int) -> bool:
-    """Return true for the last step, and for each step that is a multiple of an interval."""
+    """Return true if this is the last step, or if the step is a multiple of any interval."""
     return step == config.steps or any(step % interval == 0 for interval in intervals)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run's flags, machines, and folders, which are all known before any process starts."""
+    """A run's flags, machines, and folders, which are known before any training process starts."""
 
     config: Config
     storage: Storage
@@ -156,7 +168,7 @@ class Job:
         return not self.storage.emulated if self.config.rehearse_export is None else self.config.rehearse_export
 
     def object_to(self, fault: str, error: TrainerError) -> None:
-        """Raise the error. With --anyway, let the chief print a warning instead."""
+        """Raise the error. If --anyway is set, don't raise the error, but print a warning on the chief."""
         if not self.config.anyway:
             raise error
         if self.cluster.rank == 0:
@@ -164,9 +176,9 @@ class Job:
 
 
 def facts(config: Config, **versions: str) -> dict[str, str]:
-    """Return the values that must be the same on all replicas, by name: flags, versions, and a checksum of this code.
+    """Return the values that must be the same on all replicas: flags, versions, and a checksum of the trainer's code.
 
-    With --anyway, return none.
+    The values are keyed by name. If --anyway is set, return an empty dictionary.
     """
     if config.anyway:
         return {}

@@ -1,4 +1,4 @@
-"""Provides checks for the values of flags, and a flag type whose choices are the modules in a folder."""
+"""Provides checks for flag values, and a flag type whose choices are the modules in a folder."""
 
 import ast
 import math
@@ -14,8 +14,8 @@ HERE = Path(__file__).parent
 def module_in(folder: str) -> Any:
     """Return a flag type whose choices are the strategies in a folder of trainer/.
 
-    The help text is the first line of each module's docstring. `vertex-launch check` reads the type without an import,
-    so write it as in `strategy: Annotated[str, module_in("parallel")]`.
+    The help text contains the first line of each module's docstring. `vertex-launch check` reads the type without
+    importing the module. Therefore, write the type in the form `strategy: Annotated[str, module_in("parallel")]`.
     """
     purposes = strategies(folder)
     help = "\n".join(f"{name}: {purpose}" for name, purpose in purposes.items())
@@ -27,7 +27,7 @@ def module_in(folder: str) -> Any:
 
 
 def strategies(folder: str = "parallel") -> dict[str, str]:
-    """Map each module in a folder of trainer/ that defines STRATEGY to the first line of its docstring."""
+    """Map each module in a folder of trainer/ that defines STRATEGY to the first line of the module's docstring."""
     files = {path.stem: path for path in (HERE / folder).glob("[!_]*.py")}
     files |= {path.parent.name: path for path in (HERE / folder).glob("*/__init__.py")}
     sources = {name: files[name].read_text(encoding="utf-8") for name in sorted(files)}
@@ -36,7 +36,7 @@ def strategies(folder: str = "parallel") -> dict[str, str]:
 
 
 def at_least(least: float, flags: object, *names: str, must: str = "") -> Iterator[str]:
-    """Yield a phrase for each of these fields that is below `least` or isn't finite. None is always valid."""
+    """Yield a phrase for each field whose value is below `least` or isn't finite. The value None is always valid."""
     must = must or ("0 or more" if least == 0 else f"at least {least}")
     for name in names:
         value = getattr(flags, name)
@@ -45,10 +45,10 @@ def at_least(least: float, flags: object, *names: str, must: str = "") -> Iterat
 
 
 def above_zero(flags: object, *names: str) -> Iterator[str]:
-    """Yield a phrase for each of these fields that isn't above 0 or isn't finite. None is always valid."""
+    """Yield a phrase for each field whose value isn't above 0 or isn't finite. The value None is always valid."""
     return at_least(math.ulp(0.0), flags, *names, must="above 0")
 
 
 def flag(field: str) -> str:
-    """Return the flag of a field, such as `--global-batch` for global_batch."""
+    """Return the flag for a field. Example: the flag for `global_batch` is `--global-batch`."""
     return f"--{field.replace('_', '-')}"

@@ -11,7 +11,7 @@ import pytest
 from tests.training import DEADLINE, PROJECT
 
 OWN = "\nBatch = NamedTuple('Batch', [('pixels', Array), ('labels', Array)])\n"
-SENTENCE = "trainer/data.py: Batch has pixels, labels, but no inputs; rename the array for the model to inputs"
+SENTENCE = "trainer/data.py: Batch has pixels, labels, but not `inputs`; rename the model's input array to `inputs`"
 
 
 PROGRAMS = ("describe", *(pytest.param(name, marks=pytest.mark.proof) for name in ("task", "evaluator")))

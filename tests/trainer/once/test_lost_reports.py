@@ -31,7 +31,7 @@ def test_curves_whose_folder_is_removed_come_back_with_it(tmp_path: Path, capsys
         board.write(step, {"train/loss": 1.0})
     (warning,) = said(capsys.readouterr().out)
     assert warning.startswith(f"{logs} cannot be written (No such file or directory: {logs}/events.out.tfevents.")
-    assert warning.endswith("; training continues without it")
+    assert warning.endswith("; training continues without this output")
     logs.mkdir()
     for step in (4, 5):
         board.write(step, {"train/loss": 1.0})

@@ -44,7 +44,7 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
             False,
             "but NCCL prefers RING",
         ),
-        (BOTH + CONNECTED + WAY.format(64 << 20, "3"), True, "this NCCL does not log how much"),  # 2.23
+        (BOTH + CONNECTED + WAY.format(64 << 20, "3"), True, "this NCCL version doesn't log reducer usage"),  # 2.23
         (
             BOTH + CONNECTED + nccl.FAILED + WAY.format(64 << 20, "COLLNET_CHAIN"),
             True,
@@ -69,14 +69,14 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         (
             MISSING + BOTH,
             False,
-            "NCCL has loaded the plug-in, but not connected to the reducers; check that NCCL_COLLNET_ENABLE is 1",
+            "NCCL has loaded the plug-in, but has not connected to the reducers; check that NCCL_COLLNET_ENABLE is 1",
         ),
         (
             BOTH.partition("\n")[0],
             False,
-            "NCCL has loaded the plug-in's network half, but not its half for reducers; see",
+            "NCCL has loaded the plug-in's network part, but not the CollNet part for reducers; see",
         ),
-        (MISSING + BOTH.partition("\n")[0], False, "this NCCL does not support the plug-in's half for reducers"),
+        (MISSING + BOTH.partition("\n")[0], False, "this NCCL version doesn't support the CollNet part of the plug-in"),
         ("NET/Plugin: Could not find: libnccl-net.so. Using internal", False, "NCCL finds no plug-in; install"),
         ("NET/Plugin : No plugin found (libnccl-net.so), using", False, "NCCL finds no plug-in; install"),
         ("NET/Plugin : No plugin found, using internal implementation", False, "NCCL finds no plug-in; install"),
@@ -93,20 +93,20 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         ),
         ("NET/FastSocket disabled", False, "the plug-in does not start"),
         ("Failed to initialize NET plugin FastSocket", False, "the plug-in does not start"),
-        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in, but not connected"),
+        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in, but has not connected"),
         ("Communicator has 1 nodes which is less than CollNet node threshold 2", False, "two or more machines"),
         ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "up to 8 GPUs"),
         (
             "NET/Plugin: External network plugin libnccl-net.so is unsupported",
             False,
-            "supports no version of the plug-in",
+            "doesn't support any version of the plug-in",
         ),
-        (MISSING.replace("Coll", ""), False, "NCCL supports no version of the plug-in; see /app"),
-        ("NCCL version 2.29.7", False, "NCCL's log does not mention the reducers; see /app/reduction-server.txt"),
+        (MISSING.replace("Coll", ""), False, "NCCL doesn't support any version of the plug-in; see /app"),
+        ("NCCL version 2.29.7", False, "NCCL's log doesn't mention the reducers; see /app/reduction-server.txt"),
         (
             "",
             None,
-            "NCCL's log does not show whether the 4 reducers are used: NCCL has written no log to /tmp; check that",
+            "NCCL's log doesn't show whether the 4 reducers are used: NCCL hasn't written a log to /tmp; check that",
         ),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_log_that_may_say_less_is_not_read(tmp_path: Path, logs: dict[str, str
     assert nccl.judge(nccl.read_log(logs), 4).used is False
     use = nccl.judge(nccl.read_log({**logs, name: "WARN"}), 4)
     assert use.used is None
-    assert str(use).endswith("leave all variables unset that begin with NCCL_DEBUG")
+    assert str(use).endswith("unset all variables whose names begin with NCCL_DEBUG")
 
 
 def test_once_it_is_read_the_log_no_longer_grows(tmp_path: Path, logs: dict[str, str]) -> None:
@@ -200,10 +200,12 @@ def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
     with pytest.raises(reducers.IdleReducersError):
         reducers.prepare(1, {}, rank=0, gpus=False, required=True)
     assert "1 reducers are not used: this run uses CPUs, but reducers" in capsys.readouterr().out
-    with pytest.raises(TrainerError, match="the job has no reducers"):
+    with pytest.raises(TrainerError, match="the job doesn't have reducers"):
         reducers.prepare(0, {}, rank=0, gpus=True, required=True)
     own_log(tmp_path).write_text(BOTH)
-    with pytest.raises(reducers.IdleReducersError, match="--require-reducers is set, but the reducers are not used"):
+    with pytest.raises(
+        reducers.IdleReducersError, match="--require-reducers is set, but NCCL doesn't use the reducers"
+    ):
         settled(logs, required=True)
     told = json.loads(capsys.readouterr().out)
     assert told["message"].startswith("1 reducers are paid for but not used: NCCL has loaded")

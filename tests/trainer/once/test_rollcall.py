@@ -86,7 +86,7 @@ def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> N
     )
     assert {*map(str, errors)} == {
         "rollcall: --seed is 7 on workerpool1-0 and workerpool1-1, but 0 on workerpool0-0; --steps is 8 on"
-        " workerpool1-1, but 9 on workerpool0-0; use the same on all replicas, or continue with --anyway"
+        " workerpool1-1, but 9 on workerpool0-0; use the same value on all replicas, or continue with --anyway"
     }
     assert not any(isinstance(error, RollcallError) for error in errors)  # which another start might cure
 
@@ -94,8 +94,8 @@ def test_whoever_was_told_something_else_is_named_by_all_with_both_values() -> N
 def test_of_another_strategy_whose_flags_are_others_the_strategy_is_named_alone() -> None:
     errors = refused([{"--strategy": "ddp", "--bucket-cap-mb": "64"}, {"--strategy": "fsdp", "--degree": "None"}])
     assert {*map(str, errors)} == {
-        "rollcall: --strategy is fsdp on workerpool1-0, but ddp on workerpool0-0; use the same on all replicas, or"
-        " continue with --anyway"
+        "rollcall: --strategy is fsdp on workerpool1-0, but ddp on workerpool0-0; use the same value on all"
+        " replicas, or continue with --anyway"
     }
 
 
@@ -161,7 +161,7 @@ def test_two_jobs_that_are_mixed_are_told_so_at_once() -> None:
     *_, stray = clusters(3, [chief.chief.address, "127.0.0.1:1", "127.0.0.1:2"])
     told = call_all((chief, stray), PATIENCE)
     assert all(
-        "workerpool1-1 describes another cluster than workerpool0-0; check whether two jobs are mixed" in t
+        "workerpool1-1 describes a different cluster than workerpool0-0; check whether replicas of two jobs share" in t
         for t in told
     )
 

@@ -23,7 +23,7 @@ if sys.argv[1] == "with-nccl":
     [
         ("with-nccl", True, [("in use", "4 reducers are in use (COLLNET_CHAIN; 1 ranks connect)")]),
         ("with-nccl", False, []),
-        ("without", True, [("not known", "NCCL's log does not show whether the 4 reducers are used: NCCL")]),
+        ("without", True, [("not known", "NCCL's log doesn't show whether the 4 reducers are used: NCCL")]),
     ],
 )
 def test_the_chief_says_whether_reducers_were_used(

@@ -84,7 +84,7 @@ def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
         writable.require_writable(storage(tmp_path), ("model",))
     assert str(told.value) == (
         f"model: {tmp_path}/run/model cannot be written (Not a directory: {tmp_path}/run); "
-        "a file is in the way: remove it, or choose another output folder"
+        "a file is in the way; remove the file, or choose another output folder"
     )
 
 
@@ -166,6 +166,7 @@ def test_a_disk_that_fills_up_during_the_training_is_one_sentence(place: Path) -
     said = [json.loads(line)["message"] for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 1, done.stderr
     assert any(
-        f"{place}/run/checkpoints cannot be written (" in line and "free some space there" in line for line in said
+        f"{place}/run/checkpoints cannot be written (" in line and "free some space on this disk" in line
+        for line in said
     )
     assert "Traceback" not in done.stdout + done.stderr

@@ -127,7 +127,10 @@ def test_a_script_that_joins_no_group_is_a_user_s_error(tmp_path: Path) -> None:
     environ = os.environ | agent | {"PYTHONPATH": str(PROJECT)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
-    assert "3 processes ran, but none joined the others, so each trained alone. Call torch.distributed" in done.stdout
+    assert (
+        "3 processes ran, but didn't join each other, so each process trained alone. Call torch.distributed"
+        in done.stdout
+    )
 
 
 @pytest.mark.proof
@@ -138,7 +141,7 @@ def test_who_trained_alone_is_named_unless_other_programs_have_done_the_work(fol
     (folder / "script.py").write_text(work)
     with own_loop.started(folder, "script.py", count=2) as replicas:
         assert replicas.codes() == ([0, 0] if work else [1, 1])
-    assert ("2 processes ran, but none joined the others" in replicas.printed(0)) == (work == "")
+    assert ("2 processes ran, but didn't join each other" in replicas.printed(0)) == (work == "")
 
 
 @pytest.mark.proof
@@ -169,7 +172,7 @@ def test_a_lost_peer_is_named_and_ends_the_others_within_seconds_with_a_code_tha
         ((victim, _),) = TRAINS.findall(replicas.printed(2))
         os.kill(int(victim), signal.SIGKILL)
         assert replicas.codes(60) == [75, 75, 137]
-    assert "2 reducers are not used: this run is on CPUs" in replicas.printed(0)
+    assert "2 reducers are not used: this run uses CPUs" in replicas.printed(0)
     for rank, name in enumerate(("workerpool0-0", "workerpool1-0")):
         assert f"{name} lost a peer: " in replicas.printed(rank)
         assert "Traceback" not in replicas.printed(rank)

@@ -194,7 +194,7 @@ def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_bit_for_bit_from
     file = min((checkpoints / "step-000000150").glob("*.distcp"))  # the second process finds out, and tells the chief
     damage(file)
     resumed = train(tmp_path, 2, *STEPS)
-    assert f"step-000000150: {file.name} is damaged: its content differs from what was saved" in resumed.output
+    assert f"step-000000150: {file.name} is damaged: its contents differ from the saved contents" in resumed.output
     assert "resumed at step 145" in resumed.output
     expected = weights(pair)
     assert all(torch.equal(value, expected[name]) for name, value in weights(resumed).items())
@@ -212,7 +212,7 @@ def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tm
     shutil.copytree(alone.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
     run = train(tmp_path, 1, *STEPS, "--size", "small")
     assert run.code == 1
-    assert "does not fit this model" in run.output
+    assert "doesn't match this model" in run.output
     assert "Traceback" not in run.output
 
 

@@ -12,7 +12,7 @@ from trainer.checkpoints import commit_marker
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import CHUNK, checksum, write_json
 
-DAMAGED = "weights is damaged: its content differs from what was saved"
+DAMAGED = "weights is damaged: its contents differ from the saved contents"
 
 
 def unheard(message: str) -> None:
@@ -260,5 +260,7 @@ def test_a_seal_that_is_a_pipe_or_a_device_is_named_and_not_waited_for(tmp_path:
         marker = whole(tmp_path, number) / commit_marker.MARKER
         marker.unlink()
         marker.symlink_to(target)
-        assert "committed.json cannot be read (it isn't a regular file" in commit_marker.why_incomplete(marker.parent)
-        assert "it cannot be read (it isn't a regular file" in commit_marker.why_corrupt(marker.parent)
+        assert "committed.json cannot be read (the path isn't a regular file" in commit_marker.why_incomplete(
+            marker.parent
+        )
+        assert "it cannot be read (the path isn't a regular file" in commit_marker.why_corrupt(marker.parent)

@@ -56,7 +56,7 @@ def test_shards_are_compared_with_what_was_written(whole: Path, capsys: pytest.C
     flip(one, [120])
     flip(other, [-1])  # padding
     gone.unlink()
-    changed = "differs from what was written; copy it again, or write the data set again"
+    changed = "differs from the shard that was written; copy the shard again, or write the dataset again"
     assert found(whole) == [f"{one} {changed}", f"{other} {changed}", f"{gone} is missing; copy it again"]
 
 
@@ -67,12 +67,12 @@ def test_shards_without_checksums_are_read(whole: Path, capsys: pytest.CaptureFi
     one, other, gone = sorted(whole.glob("train-*.array_record"))
     gone.unlink()
     assert found(whole) == [
-        f"{gone.name} is missing; copy or write one complete set, or train on these shards with --anyway"
+        f"{gone.name} is missing; copy or write one complete set of shards, or train on these shards with --anyway"
     ]
     one.write_bytes(one.read_bytes()[:-1000])
     flip(other, range(120, 128))  # behind the headers of the file and of its first chunk
     cut, damaged = found(whole)
-    assert cut == f"{one} isn't an ArrayRecord file, or is truncated; write it again"
+    assert cut == f"{one} isn't an ArrayRecord file, or is truncated; write the shard again"
     assert re.match(rf"{other}: record \d+ is damaged \(", damaged)
 
 
@@ -80,7 +80,9 @@ def test_shards_without_checksums_are_read(whole: Path, capsys: pytest.CaptureFi
 def test_checksums_that_cannot_be_read_are_one_sentence(content: str, whole: Path) -> None:
     (whole / "train-checksums.json").write_text(content)
     (sentence,) = found(whole)
-    assert re.fullmatch(f"{whole}/train-checksums.json cannot be read (.+); copy it again, or remove it", sentence)
+    assert re.fullmatch(
+        f"{whole}/train-checksums.json cannot be read (.+); copy the file again, or remove the file", sentence
+    )
 
 
 def test_a_bit_that_flips_is_told_or_changes_no_sample(samples: list[Sample], tmp_path: Path) -> None:

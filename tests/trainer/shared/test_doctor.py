@@ -86,8 +86,8 @@ def faults(lines: list[str]) -> list[str]:
 def test_without_a_job_the_doctor_says_what_it_can_and_leaves_nothing_behind(tmp_path: Path) -> None:
     code, lines = look(tmp_path, {})
     assert (code, [*tmp_path.iterdir()]) == (0, [])
-    assert "skipped: variables, because this is not a job: CLUSTER_SPEC is not set" in lines
-    assert "skipped: names and ports, because workerpool0-0 connects to no other replica" in lines
+    assert "skipped: variables, because CLUSTER_SPEC isn't set, so this isn't a job" in lines
+    assert "skipped: names and ports, because workerpool0-0 doesn't connect to other replicas" in lines
     assert any(line.startswith(("ok: disk: .: writes ", "warning: disk: .: writes ")) for line in lines)
     assert all(line.startswith(STATES) for line in lines)
 
@@ -97,7 +97,7 @@ def test_a_name_without_address_is_a_fault_of_its_own_replica_and_a_warning_to_o
     code, lines = look(tmp_path, of_job(*addresses))
     assert (code, faults(lines)) == (0, [])
     who = "workerpool1-0 has no IP address at no-such-host.invalid:2222"
-    assert f"warning: peers: {who}; if the machine hasn't started yet, the roll call waits for it" in lines
+    assert f"warning: peers: {who}; if the machine hasn't started yet, the roll call waits for the machine" in lines
     code, lines = look(tmp_path, of_job(*addresses, rank=1))
     own = "error: names: no-such-host.invalid, this replica, has no IP address; "
     assert (code, faults(lines)) == (1, [f"{own}check CLUSTER_SPEC and this machine's /etc/hosts"])
@@ -143,10 +143,10 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
         pytest.skip("this machine lets nobody mount a disk")
     env = {"GCS_MOUNT": str(tmp_path / "mount"), "AIP_CHECKPOINT_DIR": "gs://b/run", "CUDA_VISIBLE_DEVICES": ""}
     code, lines = look(tmp_path, env, *disks)
-    cure = "choose an output folder on a disk that is not read-only"
+    cure = "choose an output folder on a disk that isn't read-only"
     fault = f"error: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
     assert (code, faults(lines)) == (1, [fault])
-    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48: give the container more"
+    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48; give the container more"
     assert any(line.startswith(small) for line in lines)
 
 
@@ -176,8 +176,10 @@ def test_a_driver_that_is_older_than_the_cuda_of_the_image_needs_is_a_fault(tmp_
     kernel = tmp_path / "driver/nvidia/version"
     kernel.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n")
     (fault,) = faults(look(tmp_path, {}, *proc)[1])
-    why = "this image is made for GPUs (CUDA 13.0.96, which needs driver 580 or newer): the driver is 535.104.05; build"
-    assert fault.startswith(f"error: driver: no usable GPU, but {why} the image with an older CUDA")
+    why = (
+        "this image is made for GPUs (CUDA 13.0.96, which requires driver 580 or newer): the driver is 535.104.05; use"
+    )
+    assert fault.startswith(f"error: driver: no usable GPU, but {why} an image with an older CUDA version")
     kernel.write_text(kernel.read_text().replace("535.104.05", "580.65.06"))
     assert "ok: driver 580.65.06, CUDA 13.0.96, NCCL 2.29.7" in look(tmp_path, {}, *proc)[1]
 

@@ -18,12 +18,12 @@ def test_the_driver_is_what_the_kernel_tells(text: str, version: str, tmp_path: 
 @pytest.mark.parametrize(
     ("driver", "cure"),
     [
-        ("", "this machine has no driver; check that the job's machineSpec has an acceleratorType"),
-        ("535.104.05", "the driver is 535.104.05; build the image with an older CUDA"),
+        ("", "this machine doesn't have a driver; check that the job's machineSpec has an acceleratorType"),
+        ("535.104.05", "the driver is 535.104.05; use an image with an older CUDA version"),
         ("580.65.06", "the driver 580.65.06 is new enough; check whether CUDA_VISIBLE_DEVICES"),
     ],
 )
 def test_without_a_gpu_the_driver_that_is_there_and_the_one_it_takes_are_named(driver: str, cure: str) -> None:
     said = why_no_gpu("13.0", driver)
-    assert "CUDA 13.0, which needs driver 580 or newer" in said
+    assert "CUDA 13.0, which requires driver 580 or newer" in said
     assert cure in said

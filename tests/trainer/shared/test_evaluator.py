@@ -139,7 +139,7 @@ def test_a_checkpoint_that_is_removed_while_it_is_read_is_skipped(
     one = Late(tmp_path)
     one.follow(20)
     assert list(one.told) == [20]
-    assert "step-000000010: it was removed during the evaluation" in capsys.readouterr().out
+    assert "step-000000010: the checkpoint was removed during the evaluation" in capsys.readouterr().out
 
 
 def test_a_whole_checkpoint_that_cannot_be_read_is_an_error_after_some_attempts(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_real_checkpoints_are_scored_without_a_training(alone: Run, tmp_path: Pa
 
 @pytest.mark.proof
 def test_checkpoints_of_another_model_are_refused_in_one_sentence(alone: Run, tmp_path: Path) -> None:
-    with pytest.raises(TrainerError, match="does not fit this model"):
+    with pytest.raises(TrainerError, match="doesn't match this model"):
         scored(alone, tmp_path, "--size", "small")
 
 

@@ -48,8 +48,8 @@ def refused(present: Fingerprint, folder: Path | None = None) -> str:
 
 def test_a_shard_that_the_names_of_others_promise_is_named() -> None:
     assert refused(replace(WHOLE, train=without(1))) == (
-        "train-00001-of-00004.array_record is missing; copy or write one complete set, or train on these shards with"
-        " --anyway"
+        "train-00001-of-00004.array_record is missing; copy or write one complete set of shards, or train on"
+        " these shards with --anyway"
     )
     two = without(0).keys() & without(3).keys()
     assert "train-00000-of-00004.array_record is missing (and 1 more)" in refused(
@@ -68,8 +68,8 @@ def test_any_name_will_do(names: list[str]) -> None:
 def test_two_sets_of_shards_in_one_folder_are_refused() -> None:
     eight = {f"train-{number:05d}-of-00008.array_record": (500, 15) for number in range(8)}
     assert refused(replace(WHOLE, train=FOUR | eight)) == (
-        "train has shards of two sets, -of-00004 and -of-00008; copy or write one complete set, or train on these"
-        " shards with --anyway"
+        "train has shards of two sets, -of-00004 and -of-00008; copy or write one complete set of shards, or train on"
+        " these shards with --anyway"
     )
 
 
@@ -138,7 +138,7 @@ def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
     forty.mkdir()
     WHOLE.keep(forty)
     forty.rename(fifty)
-    assert refused(WHOLE, fifty).startswith(f"{fifty.name} is {forty.name} under another name; ")
+    assert refused(WHOLE, fifty).startswith(f"{fifty.name} is {forty.name} under a different name; ")
 
 
 def test_a_checkpoint_of_an_older_version_is_compared_with_nothing(

@@ -34,7 +34,7 @@ def test_the_one_that_hangs_is_named_by_all_who_wait_for_it_and_writes_its_stack
     run = train(tmp_path / "run", 3, "--steps", "60", "--collective-timeout", "30")
     assert run.code == 1
     assert f"Job failed: workerpool1-0 is stuck in {function} (trainer/{module}.py:" in run.output
-    assert "The other replicas wait for it; its log contains its Python stack" in run.output
+    assert "The other replicas wait for this replica, whose log contains its Python stack" in run.output
     (stack,) = (report["message"] for report in run.reports_of("workerpool1-0") if "; its stack:" in report["message"])
     assert f" in {function}\n" in stack
     assert "/trainer/train.py" in stack

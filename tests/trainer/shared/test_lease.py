@@ -134,7 +134,7 @@ def test_an_exception_frees_the_folder(tmp_path: Path) -> None:
 def test_a_claim_of_another_machine_expires_unless_it_is_renewed(tmp_path: Path) -> None:
     folder = foreign(tmp_path / "checkpoints")
     with chief(folder.parent, "second", expire=1) as second:
-        assert "checking for up to 1 s whether job far on elsewhere still writes there" in says(second)
+        assert "checking for up to 1 s whether job far on elsewhere still writes to this folder" in says(second)
         assert says(second) == "holds"
         assert not list(folder.glob("far.*"))
 
@@ -152,7 +152,9 @@ def test_a_claim_from_before_this_machine_was_booted_expires_at_once_unless_it_w
         assert leave(second) == 0
     folder = foreign(tmp_path / "checkpoints", host=platform.node())
     with chief(folder.parent, "second", expire=1) as second:
-        assert f"checking for up to 1 s whether job far on {platform.node()} still writes there" in says(second)
+        assert f"checking for up to 1 s whether job far on {platform.node()} still writes to this folder" in says(
+            second
+        )
 
 
 def test_a_claim_of_another_machine_that_is_renewed_counts_whatever_its_clock_says(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_a_job_whose_folder_another_one_has_taken_meanwhile_ends(tmp_path: Path)
         (tmp_path / "checkpoints/lease/first.json").rename(tmp_path / "first.json")
         claim = json.loads((tmp_path / "first.json").read_text()) | {"job": "second"}
         (tmp_path / "checkpoints/lease/second.json").write_text(json.dumps(claim))
-        assert "job second has taken the folder" in says(first)
+        assert "job second has taken over the folder" in says(first)
         assert first.wait(DEADLINE) == 1
 
 
@@ -208,7 +210,7 @@ def test_a_claim_that_is_named_like_a_pattern_takes_no_other_file_with_it(tmp_pa
     folder = foreign(tmp_path / "checkpoints", "*")
     (folder / "other").touch()
     with chief(folder.parent, "first", expire=0) as first:
-        assert "whether job * on elsewhere still writes there" in says(first)
+        assert "whether job * on elsewhere still writes to this folder" in says(first)
         assert says(first) == "holds"
         assert sorted(path.name for path in folder.iterdir() if path.stem != "first") == ["other"]
 

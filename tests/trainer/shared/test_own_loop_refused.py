@@ -11,7 +11,7 @@ def test_a_script_or_module_that_is_not_there_is_refused_in_one_sentence_before_
     assert own_loop.refused(tmp_path, "no.py").startswith(f"no.py: no such script in {tmp_path}; ")
     assert own_loop.refused(tmp_path, "-m", "no.such").startswith("no.such: no such module")
     assert own_loop.refused(tmp_path) == (
-        "the command specifies no script; use python -m trainer.cluster.run [-m] SCRIPT ARGS"
+        "the command doesn't specify a script; use python -m trainer.cluster.run [-m] SCRIPT ARGS"
     )
 
 

@@ -27,7 +27,10 @@ def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--data", "gs://b/d"), "--data gs://b/d: there is no folder nowhere/b/d; write shards there with "),
+        (
+            ("--data", "gs://b/d"),
+            "--data gs://b/d: the folder nowhere/b/d doesn't exist; copy shards to this folder, or ",
+        ),
         (("--micro-batches", "0"), "--micro-batches is 0, but must be at least 1"),
     ],
 )

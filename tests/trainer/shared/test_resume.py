@@ -64,7 +64,7 @@ def test_a_smaller_model_does_not_go_on_from_the_checkpoint_of_a_larger_one(
     change(tmp_path / "project", "trainer/model.py", SMALLER, monkeypatch)
     refused = train(tmp_path, 1, "--steps", "20")
     assert refused.code == 1, refused.output
-    assert "step-000000010 does not fit this model (" in refused.output
+    assert "step-000000010 doesn't match this model (" in refused.output
     assert "Traceback" not in refused.output
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_has_taken_more_steps_than_it_is_to_take_is_refused(whole: Ru
     refused = train(whole.folder, 1, "--steps", "19")
     assert refused.code == 1
     assert (
-        "--steps is 19, but the run has already taken 20; raise --steps, or start over: use --fresh locally"
+        "--steps is 19, but the run has already taken 20 steps; increase --steps, or start over (locally with --fresh"
         in refused.output
     )
     assert model == {path: path.stat().st_mtime_ns for path in (whole.output_folder / "model").iterdir()}

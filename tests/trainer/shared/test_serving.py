@@ -18,10 +18,10 @@ def test_instances_are_answered_by_as_many_predictions() -> None:
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        (b"{", "the request is not valid"),
-        (b"[]", "the request is not valid"),
-        (b'{"instances": [[1, 2], [3]]}', "the request is not valid"),
-        (b'{"instances": [["a", "b"]]}', "the request is not valid"),
+        (b"{", "the request isn't valid"),
+        (b"[]", "the request isn't valid"),
+        (b'{"instances": [[1, 2], [3]]}', "the request isn't valid"),
+        (b'{"instances": [["a", "b"]]}', "the request isn't valid"),
         (b'{"instances": []}', "the instances have the shape (0,), but must have the shape (any, 2)"),
         (b'{"instances": [[1, 2, 3]]}', "the instances have the shape (1, 3), but must have the shape (any, 2)"),
     ],

@@ -116,8 +116,9 @@ def test_a_script_without_a_strategy_trains_alone_and_is_a_user_s_error(folder: 
     (folder / "alone.py").write_text("import tensorflow as tf; print(tf.reduce_sum(tf.ones(3)))")
     with own_loop.started(folder, "alone.py", count=2) as replicas:
         assert replicas.codes() == [1, 1]
-    assert "2 processes ran, but none joined the others, so each trained alone. Train in the scope" in replicas.printed(
-        0
+    assert (
+        "2 processes ran, but didn't join each other, so each process trained alone. Train in the scope"
+        in replicas.printed(0)
     )
 
 
@@ -143,7 +144,7 @@ def test_a_lost_peer_is_named_and_ends_the_others_within_seconds_with_a_code_tha
         ((victim, _),) = TRAINS.findall(replicas.printed(2))
         os.kill(int(victim), signal.SIGKILL)
         assert replicas.codes(60) == [75, 75, 128 + signal.SIGKILL]
-    assert "2 reducers are not used: this run is on CPUs" in replicas.printed(0)
+    assert "2 reducers are not used: this run uses CPUs" in replicas.printed(0)
     for rank, name in enumerate(("workerpool0-0", "workerpool1-0")):
         assert f"{name} lost a peer: " in replicas.printed(rank)
         assert "Traceback" not in replicas.printed(rank)

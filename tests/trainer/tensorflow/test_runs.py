@@ -72,7 +72,7 @@ def test_the_losses_do_not_depend_on_the_devices_that_the_layers_are_on(alone: R
 def test_more_devices_than_blocks_are_refused_before_anybody_is_waited_for(tmp_path: Path) -> None:
     run = train(tmp_path, 2, *STEPS, "--strategy", "model_parallel", "--degree", "5")
     assert run.code == 1
-    assert "--degree is 5, but must be at most the 4 blocks of tiny" in run.output
+    assert "--degree is 5, but tiny has only 4 blocks" in run.output
     assert not any("rollcall" in line or "Traceback" in line for line in run.output.splitlines())
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_is_named_and_the_next_run_resumes_from_the_one_bef
     (file,) = (checkpoints / "step-000000150").glob("*.data-*")
     damage(file)
     resumed = train(tmp_path, 2, *STEPS)
-    assert f"step-000000150: {file.name} is damaged: its content differs from what was saved" in resumed.output
+    assert f"step-000000150: {file.name} is damaged: its contents differ from the saved contents" in resumed.output
     assert "resumed at step 145" in resumed.output
     for ours, theirs in zip(weights(resumed), weights(pair), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
@@ -130,7 +130,7 @@ def test_other_flags_than_those_of_the_checkpoint_are_refused_in_one_sentence(tm
     shutil.copytree(alone.output_folder / "checkpoints", tmp_path / ".vertex/gcs/b/run/checkpoints")
     run = train(tmp_path, 1, *STEPS, "--size", "small")
     assert run.code == 1
-    assert "does not fit this model" in run.output
+    assert "doesn't match this model" in run.output
     assert "Traceback" not in run.output
 
 

@@ -202,7 +202,7 @@ def test_micro_batches_drop_their_own_numbers(folder: Path) -> None:
 def test_layers_are_split_evenly_and_in_order() -> None:
     assert placement.even(5, ["a", "b"]) == ["a", "a", "a", "b", "b"]
     assert placement.even(4, ["a", "b", "c"]) == ["a", "a", "b", "c"]
-    with pytest.raises(TrainerError, match="--degree is 5, but must be at most the 4 blocks of tiny"):
+    with pytest.raises(TrainerError, match="--degree is 5, but tiny has only 4 blocks"):
         model.build(CONFIG, batch(1), devices=["CPU:0"] * 5)
 
 

@@ -1,7 +1,7 @@
-"""Checks a replica's machine before the training (python -m trainer.doctor), with a line per check.
+"""Checks a replica's machine before the training, and prints a line per check (python -m trainer.doctor).
 
-Each line begins with ok, skipped, warning, or error. A line with an error contains a fix. If there is an error, the
-exit code is 1. The doctor needs no framework, no GPU, and no job.
+Each line begins with ok, skipped, warning, or error. A line that begins with error also contains a fix. If there is an
+error, the exit code is 1. The doctor doesn't require a framework, a GPU, or a job.
 """
 
 import contextlib
@@ -55,7 +55,10 @@ class Replica:
 
     @property
     def gpus_wanted(self) -> int:
-        """The machine's acceleratorCount in CLUSTER_SPEC. It is 0 if it isn't set, and in the local Vertex."""
+        """The machine's acceleratorCount in CLUSTER_SPEC.
+
+        In the local Vertex, or if the count isn't set, the value is 0.
+        """
         with contextlib.suppress(LookupError, TypeError, ValueError):
             job = json.loads(self.environ["CLUSTER_SPEC"])["job"]
             # It isn't documented whether this is a string, and whether it has workerPoolSpecs or worker_pool_specs.
@@ -67,7 +70,7 @@ class Replica:
 
 
 def run(environ: Mapping[str, str]) -> None:
-    """Run all checks, and print the findings, errors last. Raises TrainerError if there are errors."""
+    """Run all checks, and print the findings. Raises TrainerError, with all errors, if any check finds an error."""
     replica = Replica(spec.from_env(environ), storage.from_env(environ), environ)
     found = [pair for check in CHECKS for pair in check(replica)]
     for state, text in found:
@@ -80,9 +83,12 @@ def run(environ: Mapping[str, str]) -> None:
 def variables(replica: Replica) -> Findings:
     missing = ", ".join(name for name in FOLDERS.values() if not replica.environ.get(name))
     if "CLUSTER_SPEC" not in replica.environ:
-        yield SKIPPED, "variables, because this is not a job: CLUSTER_SPEC is not set"
+        yield SKIPPED, "variables, because CLUSTER_SPEC isn't set, so this isn't a job"
     elif missing:
-        yield WARNING, f"variables: no {missing}, so outputs are lost with this machine; set baseOutputDirectory"
+        yield (
+            WARNING,
+            f"variables: the job doesn't set {missing}, so outputs are lost with the machine; set baseOutputDirectory",
+        )
     else:
         job = replica.environ.get("CLOUD_ML_JOB_ID") or "without CLOUD_ML_JOB_ID"
         yield OK, f"variables: {replica.cluster.name} of job {job}, with {', '.join(FOLDERS.values())}"
@@ -92,14 +98,14 @@ def network(replica: Replica) -> Findings:
     nodes = (*replica.cluster.nodes, *replica.cluster.servers)
     own = next((node for node in nodes if node.name == replica.cluster.name), None)
     if own is None or len(nodes) == 1:
-        return (yield SKIPPED, f"names and ports, because {replica.cluster.name} connects to no other replica")
+        return (yield SKIPPED, f"names and ports, because {replica.cluster.name} doesn't connect to other replicas")
     with ThreadPoolExecutor(256) as pool:
         lost = {node: why for node, why in zip(nodes, pool.map(_why_lost, nodes), strict=True) if why}
     if own_lost := lost.pop(own, "") == NO_ADDRESS:
         yield FAULT, f"names: {own.host}, this replica, {NO_ADDRESS}; check CLUSTER_SPEC and this machine's /etc/hosts"
     if lost:
         who = ", ".join(f"{node.name} {why} at {node.address}" for node, why in lost.items())
-        yield WARNING, f"peers: {who}; if the machine hasn't started yet, the roll call waits for it"
+        yield WARNING, f"peers: {who}; if the machine hasn't started yet, the roll call waits for the machine"
     elif not own_lost:
         yield OK, f"names and peers: {len(nodes)} of {len(nodes)} have an IP address and respond"
     try:
@@ -111,7 +117,7 @@ def network(replica: Replica) -> Findings:
 
 
 def _why_lost(node: Node) -> str:
-    """Return why a machine can't be reached. A machine that runs but doesn't listen yet refuses the connection."""
+    """Return why a machine can't be reached. If the machine accepts or refuses a connection, return an empty string."""
     try:
         socket.create_connection((node.host, node.port), ANSWER_SECONDS).close()
     except (socket.gaierror, UnicodeError):
@@ -123,14 +129,14 @@ def _why_lost(node: Node) -> str:
 
 def clock(replica: Replica) -> Findings:
     if replica.storage.emulated or "CLUSTER_SPEC" not in replica.environ:
-        return (yield SKIPPED, "clock, because this is not a Vertex AI machine")
+        return (yield SKIPPED, "clock, because this isn't a Vertex AI machine")
     host = replica.environ.get("GCE_METADATA_HOST") or METADATA
     try:
         with contextlib.closing(http.client.HTTPConnection(host, timeout=ANSWER_SECONDS)) as connection:
             connection.request("HEAD", "/")
             told = parsedate_to_datetime(connection.getresponse().headers["Date"] or "").timestamp()
     except (OSError, http.client.HTTPException, TypeError, ValueError):
-        return (yield SKIPPED, f"clock, because no metadata server at {host} returns the time")
+        return (yield SKIPPED, f"clock, because the metadata server at {host} doesn't return the time")
     ahead = round(time.time() - told)  # the header has whole seconds
     text = f"clock: {ahead} s ahead of the metadata server's clock"
     yield _rated(text, abs(ahead) <= CLOCK_SECONDS, f"credentials may be rejected: {RESTART}")
@@ -138,10 +144,10 @@ def clock(replica: Replica) -> Findings:
 
 def shared_memory(replica: Replica) -> Findings:
     if not SHARED_MEMORY.exists():
-        return (yield SKIPPED, f"shared memory, because this machine has no {SHARED_MEMORY}")
+        return (yield SKIPPED, f"shared memory, because this machine doesn't have {SHARED_MEMORY}")
     free = shutil.disk_usage(SHARED_MEMORY).free >> 20
     user, needed = ("several GPUs", GPUS_MIB) if replica.gpus > 1 else ("--data-processes", LEAST_MIB)
-    cure = f"{user} may need {needed}: give the container more (docker --shm-size)"
+    cure = f"{user} may need {needed}; give the container more shared memory (docker --shm-size)"
     yield _rated(f"shared memory: {SHARED_MEMORY} has {free} MiB free", free >= needed, cure)
 
 
@@ -160,7 +166,7 @@ def cuda(_: Replica) -> Findings:
     if not installed:
         yield SKIPPED, "driver, because this machine has none"
     elif not version:  # some of Google's images contain CUDA without wheels
-        yield WARNING, f"driver: {installed}, but no CUDA wheel; add the wheel to the image, or training may use CPUs"
+        yield WARNING, f"driver: {installed}, but the image lacks a CUDA wheel, so training may use CPUs; add the wheel"
     elif driver.is_too_old(installed, version):
         yield FAULT, f"driver: {driver.why_no_gpu(version, installed)}"
     else:
@@ -169,9 +175,11 @@ def cuda(_: Replica) -> Findings:
 
 def plug_in(replica: Replica) -> Findings:
     if not replica.cluster.servers or not replica.gpus:
-        return (yield SKIPPED, "NCCL's plug-in, because there are no reducers or no GPUs")
+        return (yield SKIPPED, "NCCL's plug-in, because the job lacks reducers or this machine lacks GPUs")
     why = reducers.verdict() or ("; ".join(nccl.ALGO_FORCED) if "NCCL_ALGO" in replica.environ else "")
-    yield (WARNING, f"reducers: {why}") if why else (OK, "reducers: no known problem keeps NCCL from using them")
+    yield (
+        (WARNING, f"reducers: {why}") if why else (OK, "reducers: there is no known problem with NCCL and the reducers")
+    )
 
 
 def outputs(replica: Replica) -> Findings:
@@ -184,14 +192,17 @@ def outputs(replica: Replica) -> Findings:
 
 
 def _speed(folder: Path) -> tuple[str, str]:
-    """Write, read, and delete a file. Reading needs its own permission, and a mounted bucket uploads at fsync."""
+    """Write, read, and delete a file, and return a finding about the write speed.
+
+    The file is also read, because reading requires a separate permission. A mounted bucket uploads the file at fsync.
+    """
     with writable.writing(folder), tempfile.NamedTemporaryFile(prefix=writable.PROBE, dir=folder) as file:
         began = time.monotonic()
         file.write(bytes(PROBE_MB * 10**6))
         os.fsync(file.fileno())
         rate = PROBE_MB / (time.monotonic() - began)
         Path(file.name).read_bytes()
-    cure = "each checkpoint will delay the training: use a bucket in the job's region"
+    cure = "each checkpoint will delay the training; use a bucket in the job's region"
     return _rated(f"disk: {folder}: writes {rate:.0f} MB/s", rate >= SLOW_MB, cure)
 
 

@@ -1,4 +1,4 @@
-"""Serves the exported model over HTTP as Vertex AI requires it (python -m trainer.serving [MODEL]).
+"""Serves the exported model over HTTP in the form that Vertex AI requires (python -m trainer.serving [MODEL]).
 
 The response to a request {"instances": [...]} is {"predictions": [...]}, with one prediction per instance. The response
 to an invalid request is {"error": "..."}. Source: Vertex AI, "Custom container requirements for inference".
@@ -26,12 +26,15 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import exit_code, say
 
 LONGEST = 32 * 2**20  # bytes of a request; the service accepts less
-FORM = 'write {"instances": [...]}, with nested lists of numbers'
+FORM = 'send {"instances": [...]}, with nested lists of numbers'
 
 
 @dataclass(frozen=True)
 class Container:
-    """The container's settings, which the service passes in AIP_* variables. The defaults are for a manual start."""
+    """The container's settings, which the service passes in AIP_* variables.
+
+    The defaults apply if you start the server manually.
+    """
 
     model: str  # a folder, or a gs:// URI
     port: int = 8080
@@ -41,7 +44,10 @@ class Container:
 
 
 def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Load the model, and serve requests until SIGTERM. Raises TrainerError without a model or a free port."""
+    """Load the model, and serve requests until SIGTERM.
+
+    Raises TrainerError if the model is missing or the port isn't free.
+    """
     container = from_env(argv, environ)
     with tempfile.TemporaryDirectory() as aside:
         model = export.load(folder(container.model, environ, Path(aside)))
@@ -61,7 +67,9 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
     """Read the settings. Raises TrainerError if no model is specified, or if the port isn't valid."""
     model = "".join(argv[:1]) or environ.get("AIP_STORAGE_URI", "")
     if not model or model.startswith("-"):
-        raise TrainerError("no model is specified; pass its folder: python -m trainer.serving output/model")
+        raise TrainerError(
+            "no model is specified; pass the model's folder, as in: python -m trainer.serving output/model"
+        )
     port, in_cloud = environ.get("AIP_HTTP_PORT", "8080"), not storage.from_env(environ).emulated
     if not port.isdecimal():
         raise TrainerError(f'AIP_HTTP_PORT is "{port}", but must be a port number')
@@ -75,7 +83,7 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
 
 
 def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
-    """Return the model's folder. Copy a gs:// folder to `aside`, because Vertex AI mounts no buckets for serving.
+    """Return the model's folder. Copy a gs:// folder to `aside`, because Vertex AI doesn't mount buckets for serving.
 
     Raises TrainerError if the folder can't be copied.
     """
@@ -97,12 +105,12 @@ def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
 
 
 def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the response to a request."""
+    """Return the HTTP status code and the response to a prediction request."""
     try:
         instances = np.array(json.loads(body)["instances"])
         inputs = instances.astype(model.dtype, casting="same_kind" if instances.dtype.kind in "biuf" else "no")
     except (ValueError, TypeError, KeyError, RecursionError):
-        return 400, {"error": f"the request is not valid; {FORM} of the same shape, {model.dtype}"}
+        return 400, {"error": f"the request isn't valid; {FORM} of the same shape and of type {model.dtype}"}
     if not fits(inputs.shape, model.shape):
         shape = str(model.shape).replace("None", "any")
         return 400, {"error": f"the instances have the shape {inputs.shape}, but must have the shape {shape}"}
@@ -119,12 +127,12 @@ def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Return whether each size is the wanted size, where None accepts any size."""
+    """Return whether a shape matches the wanted shape. None in the wanted shape matches any size."""
     return len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A handler of requests for health and predictions."""
+    """A handler for health check requests and prediction requests."""
 
     protocol_version = "HTTP/1.1"
     timeout = 60.0  # for a client that sends nothing
@@ -142,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
         fault = 404 if self.path != predict else 411 if not length.isdecimal() else 413 if int(length) > LONGEST else 0
         if fault:
             self.close_connection = True  # because the body isn't read
-            sentence = f"POST at most {LONGEST} bytes, with a Content-Length, to {predict}"
+            sentence = f"send a POST request of at most {LONGEST} bytes, with a Content-Length, to {predict}"
             return self.reply(fault, {"error": sentence})
         self.reply(*respond(self._model, self.rfile.read(int(length))))
 
@@ -155,7 +163,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing, because the service logs requests itself."""
+        """Don't log requests, because Vertex AI logs all requests."""
 
 
 if __name__ == "__main__":

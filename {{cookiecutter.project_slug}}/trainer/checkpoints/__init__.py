@@ -1,1 +1,1 @@
-"""Saves the state of a run atomically, and resumes from it."""
+"""Saves a run's state atomically, and resumes a run from its saved state."""

@@ -1,4 +1,4 @@
-"""Runs a task in another thread while the training continues, such as writing a checkpoint."""
+"""Runs a task, such as writing a checkpoint, in a background thread while the training continues."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +10,7 @@ Own = TypeVar("Own", bound="Background")
 
 
 class Background:
-    """A thread that runs one task at a time. `check` and `wait` raise the task's exception."""
+    """A thread that runs one task at a time. If the task fails, `check` and `wait` raise the task's exception."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -20,10 +20,10 @@ class Background:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Wait for the task, even after an error in the block, because nothing would run the task again.
+        """Wait for the task, even if the block raises an exception, because the task wouldn't be run again.
 
-        If both fail, a TrainerError of the task takes precedence. For example, if one process's disk is full, the
-        other processes only report a lost peer.
+        If both the block and the task fail, the task's TrainerError takes precedence. For example, an error about a
+        full disk explains more than the loss of a peer, which may only be a consequence of the full disk.
         """
         try:
             self.wait()
@@ -34,17 +34,17 @@ class Background:
                 raise
 
     def start(self, work: Callable[[], None]) -> None:
-        """Start the task. The caller must have waited for the previous task."""
+        """Start the task. The caller must wait for the previous task before calling this function."""
         assert self._work is None, "another task is still running"
         self._work = self._thread.submit(work)
 
     def check(self) -> None:
-        """Raise the task's exception if the task has failed. This doesn't wait for a running task."""
+        """If the task has failed, raise the task's exception. Don't wait for a running task."""
         if self._work and self._work.done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the task is done, and raise its exception if it failed."""
+        """Wait until the task is done. If the task failed, raise the task's exception."""
         work, self._work = self._work, None
         if work:
             work.result()

@@ -1,11 +1,13 @@
-"""Commits folders atomically: a folder counts only if it matches its commit marker.
+"""Commits folders atomically. A folder is complete only if its files match the folder's commit marker.
 
-The commit marker lists every file with its size and checksum, and is written last. Object stores can't rename a folder
-atomically, even if they are mounted under /gcs, so a single small file decides whether the folder counts.
+The commit marker lists the size and checksum of every file in the folder, and is written last. Object stores can't
+rename a folder atomically, even if a bucket is mounted under /gcs. Therefore, a single small file determines whether
+the folder is complete.
 
-Sizes are compared whenever folders are listed. Comparing checksums requires reading every byte, so only code that
-trains on, scores, or exports a folder's contents does so, with `why_corrupt`. The checksums are CRC-32, which detects
-accidents, not forgery. The standard library has nothing faster. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256
+File sizes are compared whenever folders are listed. To compare checksums, every byte must be read. Therefore,
+`why_corrupt` compares checksums only before a folder's contents are used for training, scoring, or export. The
+checksums are CRC-32, which detects accidental corruption, but not forgery. The standard library doesn't contain a
+faster checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256
 1.8 GB/s, and BLAKE2b 1 GB/s (measured in November 2026).
 """
 
@@ -19,14 +21,14 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import checksum, read_json, write_json
 
 MARKER = "committed.json"
-ANEW = "start over: use --fresh locally, or another output folder on Vertex AI"
+ANEW = "start over (locally with --fresh, or on Vertex AI with a different output folder)"
 UNREADABLE = "it cannot be read"
 NONFINITE = "contains NaN or infinite values"
 READERS = 8  # files to read in parallel, which is faster on a mounted bucket
 
 
 def create_empty(folder: Path) -> None:
-    """Create an empty folder. Remove files that an interrupted run left there."""
+    """Create an empty folder. Remove any files that an interrupted run left in the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
@@ -35,7 +37,8 @@ def commit(folder: Path, checksums: Mapping[str, int] = {}) -> None:
     """Write the commit marker, which makes the folder complete.
 
     Args:
-        checksums: the checksums that are already known, by file name. All other files are read again.
+        checksums: the checksums that are already known, keyed by filename. The checksums of all other files are
+            computed.
 
     Raises:
         TrainerError: If a file with a known checksum is missing.
@@ -51,7 +54,7 @@ def commit(folder: Path, checksums: Mapping[str, int] = {}) -> None:
 
 
 def why_incomplete(folder: Path) -> str:
-    """Return why the folder is incomplete, based on file sizes, or an empty string if it is complete."""
+    """Return why the folder is incomplete, based on file sizes. If the folder is complete, return an empty string."""
     try:
         marker = read_json(folder / MARKER)
         if "damage" in marker:
@@ -69,10 +72,10 @@ def why_incomplete(folder: Path) -> str:
 
 
 def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
-    """Return why this reader's share of the files is corrupt, or an empty string if it isn't.
+    """Return why this reader's part of the files is corrupt. If none of these files is corrupt, return an empty string.
 
-    A marker from an older version has no checksums. Its folder is judged by file sizes alone, because a long run
-    must not have to start over.
+    A commit marker from an older version doesn't contain checksums. In this case, only file sizes are compared, so that
+    a long run doesn't have to start over.
     """
     try:
         committed = read_json(folder / MARKER).get("crc32", {})
@@ -80,13 +83,13 @@ def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
     except (OSError, ValueError, TypeError, AttributeError) as error:
         return f"{UNREADABLE} ({error})"
     changed = [name for name, value in checksums.items() if value != committed[name]]
-    return f"{changed[0]} is damaged: its content differs from what was saved" if changed else ""
+    return f"{changed[0]} is damaged: its contents differ from the saved contents" if changed else ""
 
 
 def invalidate(folder: Path, problem: str) -> None:
-    """Replace the commit marker of a damaged folder, so that later runs skip the folder without reading it.
+    """Replace a damaged folder's commit marker, so that later runs skip the folder without reading its files.
 
-    A folder that this machine couldn't read keeps its marker, because its files may be intact.
+    If this machine couldn't read the folder, keep the commit marker, because the files may be intact.
     """
     if not problem.startswith(UNREADABLE):
         write_json(folder / MARKER, {"damage": problem})
@@ -101,12 +104,15 @@ def number(folder: Path) -> int:
 
 
 def folders(root: Path) -> list[Path]:
-    """Return all folders, complete or not, oldest first."""
+    """Return all checkpoint folders in `root`, including incomplete folders, from oldest to latest."""
     return sorted(root.glob("step-" + "[0-9]" * 9))
 
 
 def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """Yield the folders that are complete by their file sizes, latest first. Warn of each incomplete folder."""
+    """Yield the folders whose file sizes match their commit markers, from latest to oldest.
+
+    Warn about each incomplete folder.
+    """
     for folder in reversed(folders(root)):
         if problem := why_incomplete(folder):
             warn(f"skipped {folder}: {problem}")
@@ -115,9 +121,10 @@ def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
 
 
 def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path], str] = lambda _: "") -> Path | None:
-    """Return the latest folder that is complete, intact, and not refused. Warn of each later folder that is skipped.
+    """Return the latest folder that is complete and intact, and that `why_refused` doesn't reject.
 
-    Only one process may call this function, right before it resumes, because each damaged folder is invalidated.
+    Warn about each folder that is skipped. If there is no such folder, return None. Only one process may call this
+    function, right before the run resumes, because the function invalidates each damaged folder.
     """
     for folder in complete_folders(root, warn):
         problem = why_corrupt(folder) or why_refused(folder)
@@ -129,7 +136,7 @@ def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path]
 
 
 def prune(root: Path, keep: int) -> None:
-    """Keep the latest `keep` complete folders and the spared folders. Remove all other older folders."""
+    """Remove folders that are older than the latest `keep` complete folders. Don't remove spared folders."""
     kept = [folder for folder in folders(root) if not why_incomplete(folder)][-keep:]
     kept_anyway = spared(root)
     for folder in folders(root):
@@ -138,7 +145,10 @@ def prune(root: Path, keep: int) -> None:
 
 
 def spared(root: Path) -> set[Path]:
-    """Return the folders that `prune` never removes. JSON files in `root` specify their steps: {"step": 40}."""
+    """Return the folders that `prune` never removes.
+
+    A JSON file in `root`, such as {"step": 40}, specifies the step of such a folder.
+    """
     found = set()
     for file in root.glob("*.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # it specifies no step
@@ -147,27 +157,32 @@ def spared(root: Path) -> set[Path]:
 
 
 def unfit(folder: Path, cause: str) -> TrainerError:
-    """Return the error for a checkpoint of another model, with the possible fixes."""
+    """Return the error for a checkpoint that doesn't match the model. The error's text contains possible fixes."""
     return TrainerError(
-        f"{folder} does not fit this model ({cause}); use the model and the flags that it was saved with, or {ANEW}"
+        f"{folder} doesn't match this model ({cause}); use the model and flags of the checkpoint, or {ANEW}"
     )
 
 
 def require_within(steps: int, taken: int) -> None:
     """Raise TrainerError if the run has already taken more than `steps` steps."""
     if taken > steps:
-        raise TrainerError(f"--steps is {steps}, but the run has already taken {taken}; raise --steps, or {ANEW}")
+        raise TrainerError(
+            f"--steps is {steps}, but the run has already taken {taken} steps; increase --steps, or {ANEW}"
+        )
 
 
 def require_finite(folder: Path, findings: Sequence[str]) -> None:
-    """Raise TrainerError with the first finding that isn't empty, because such a state must not be saved."""
+    """Raise TrainerError with the first finding that isn't empty.
+
+    A state with NaN or infinite values must not be saved.
+    """
     if finding := next(filter(None, findings), ""):
-        again = "run the job again to resume from the previous checkpoint; if the error returns, lower --learning-rate"
+        again = "run the job again to resume from the previous checkpoint; if the error recurs, lower --learning-rate"
         raise TrainerError(f"{folder.name} is not written: {finding}; {again}")
 
 
 def exportable(root: Path, step: int) -> Path:
-    """Return the folder of the last step. Raises TrainerError if the folder is damaged."""
+    """Return the checkpoint folder of the last step. Raises TrainerError if the folder is damaged."""
     folder = numbered(root, step)
     if problem := why_corrupt(folder):
         raise TrainerError(

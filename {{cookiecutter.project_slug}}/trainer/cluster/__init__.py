@@ -1,1 +1,1 @@
-"""Finds the replicas that train, and starts and joins their processes."""
+"""Determines which replicas train, starts the training processes, and joins the processes into one group."""

@@ -1,12 +1,13 @@
-"""Exchanges heartbeats between all training replicas, to name the replica that was lost or hangs.
+"""Exchanges heartbeats between all training replicas, to identify a replica that was lost or hangs.
 
-A framework only knows that some peer doesn't respond. So each replica sends its name to every other replica, as a
-datagram to the peer's port, on which the framework listens with TCP. The replica's first process sends the heartbeats.
-This process only waits for the training processes, so no other code holds its Python lock. A replica that was never
-heard, for example because of a firewall, is never named.
+A training framework detects only that some peer doesn't respond. Therefore, each replica sends its name to every other
+replica as UDP datagrams. The datagrams use the same port number on which the framework listens with TCP. The parent
+process of the training processes sends the heartbeats. This parent process only waits for the training processes, so no
+other code holds its global interpreter lock. If no heartbeat ever arrives from a replica, for example because of a
+firewall, that replica is never reported as lost.
 
-A heartbeat also carries news: that its sender has lost a peer or, if another replica has lost one, where the sender's
-own processes hang.
+A heartbeat can also contain news from its sender. The news is that the sender has lost a peer. If a different replica
+has lost a peer, the news is where in the code the sender's own processes hang.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ class Heartbeat:
     """Heartbeats that one replica sends and receives until the process exits.
 
     Attributes:
-        heard: the time of each peer's last heartbeat, on the clock of time.monotonic.
+        heard: the time of each peer's last heartbeat, measured with time.monotonic.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -48,7 +49,10 @@ class Heartbeat:
                 threading.Thread(target=self._look, daemon=True).start()
 
     def loss(self) -> PeerError:
-        """Wait until a peer is silent or all peers have news. Return an error, which names the lost peer if known."""
+        """Wait until a peer is silent or all peers have sent news, and return an error.
+
+        If the lost peer is known, the error's text contains the peer's name.
+        """
         self._own, deadline = self._own or LOST, time.monotonic() + ANSWER_SECONDS
         while not (silent := self._silent()) and time.monotonic() < deadline:
             if all(self._news[name] for name in [*self.heard]):
@@ -60,22 +64,27 @@ class Heartbeat:
         who, cure = name, ""
         # Peers that exited because another peer was lost were heard for longer than that peer.
         if 1 < len(silent) == len(self._others) and silent[name] - min(silent.values()) < SILENT_SECONDS / 2:
-            who, cure = "any peer", "; it may be cut off from the network"
+            who, cure = "any peer", "; this replica may be cut off from the network"
         said = f"{self._name} has heard nothing from {who} for {silent[name]:.0f} s{cure}"
         return PeerError(said, lost_peer="" if cure else name)
 
     def _stuck(self) -> PeerError:
-        """Return an error that names the replica that hangs after the fewest steps, if there is exactly one."""
+        """Return an error that names the hanging replica with the fewest finished steps.
+
+        If there isn't exactly one such replica, the error's text is empty.
+        """
         hanging = sorted((news, name) for name, news in self._news.items() if news not in ("", LOST))
         least = [each for each in hanging if each[0][: stuck.WIDTH] == hanging[0][0][: stuck.WIDTH]]
         if len(least) != 1:
             return PeerError()
         name, place = least[0][1], least[0][0][stuck.WIDTH :]
-        said = f"{name} is stuck in {place}. The other replicas wait for it; its log contains its Python stack"
+        said = (
+            f"{name} is stuck in {place}. The other replicas wait for this replica, whose log contains its Python stack"
+        )
         return PeerError(said, stuck=name, place=place)
 
     def _silent(self) -> dict[str, float]:
-        """Return how many seconds each silent replica has been silent."""
+        """Map each silent replica to the number of seconds since its last heartbeat."""
         now = time.monotonic()
         return {name: now - at for name, at in [*self.heard.items()] if now - at > SILENT_SECONDS}
 
@@ -113,5 +122,8 @@ def bound(node: Node) -> socket.socket:
 
 @cache
 def address(node: Node, family: socket.AddressFamily) -> Any:
-    """Resolve a replica's address only once, because the name server may be slow after the replica has exited."""
+    """Return a replica's IP address and port.
+
+    Resolve the hostname only once, because the name server may be slow after the replica has exited.
+    """
     return socket.getaddrinfo(node.host, node.port, family, socket.SOCK_DGRAM)[0][4]

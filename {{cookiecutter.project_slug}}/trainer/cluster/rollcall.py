@@ -1,8 +1,9 @@
-"""Verifies that all replicas are present and run the same job, and names the replicas that don't.
+"""Runs the roll call at startup, which verifies that all replicas are present and run the same job.
 
-Vertex AI starts replicas when their machines are ready, so late peers are normal. A framework that waits for a peer
-prints nothing. Before any framework call, each replica therefore checks in with the chief, at the chief's own address.
-The chief sends all replicas the same response: they can start, replicas are absent, or values differ.
+Vertex AI starts each replica as soon as its machine is ready, so it is normal that some replicas start late. While a
+training framework waits for a replica, the framework doesn't print anything. Therefore, before any framework call, each
+replica checks in with the chief at the chief's address. The chief sends the same response to all replicas: the run can
+start, some replicas are missing, or some values differ between replicas.
 """
 
 import asyncio
@@ -29,11 +30,17 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RollcallError(PeerError):
-    """The error of replicas that didn't find each other. The text lists the absent replicas by pool and index."""
+    """The error that is raised if replicas don't find each other.
+
+    The error's text lists the missing replicas by pool and index.
+    """
 
 
 def patience(*, emulated: bool) -> float:
-    """Return how many seconds replicas wait for each other: longer for cloud machines, which may start late."""
+    """Return how many seconds replicas wait for each other.
+
+    Replicas on Vertex AI wait longer, because they may start late.
+    """
     return 60.0 if emulated else 600.0
 
 
@@ -41,13 +48,13 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
     """Wait until every participating replica has checked in.
 
     Args:
-        servers: the replicas that take part although they don't train; the same on every replica.
-        facts: the facts of this replica.
+        servers: the replicas that take part in the roll call, but don't train. Pass the same servers on every replica.
+        facts: this replica's values that must be the same on all training replicas.
 
     Raises:
-        RollcallError: If a replica is absent after `timeout` seconds, or describes another cluster.
+        RollcallError: If a replica is missing after `timeout` seconds, or if a replica describes a different cluster.
         TrainerError: If a training replica's facts differ from the chief's.
-        ClusterError: If this replica doesn't take part.
+        ClusterError: If this replica doesn't take part in the roll call.
     """
     began, everyone = time.monotonic(), (*cluster.nodes, *servers)
     leads = not any(node.name == cluster.name for node in servers) and cluster.rank == 0
@@ -56,21 +63,27 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
     part = cluster, everyone, timeout, facts
     answer = asyncio.run(_lead(*part)) if leads else _check_in(*part)
     if fault := answer.get("fault"):
-        raise TrainerError(f"rollcall: {fault}; use the same on all replicas, or continue with --anyway")
+        raise TrainerError(f"rollcall: {fault}; use the same value on all replicas, or continue with --anyway")
     if problem := answer.get("problem"):
         waited = f"(waited {time.monotonic() - began:.0f} s)"
         raise RollcallError(f"rollcall: {problem} {waited}", absent=answer.get("absent", []))
 
 
 async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """Collect all calls as the chief, and send all replicas the response. Return it, with a problem if there is one."""
+    """As the chief, collect the calls of all replicas, and send the same response to all replicas.
+
+    Return the response. If the roll call fails, the response describes the problem.
+    """
     callers, sock = _Callers(everyone), listen(cluster.chief)
     server = await asyncio.start_server(callers.meet, sock=sock, limit=LONGEST_LINE, backlog=len(everyone) + 8)
     # This process may have been unable to read until now, so messages that arrived in time are still read.
     await _within(callers.settled.wait(), timeout) or await _within(callers.settled.wait(), HEAR_SECONDS)
     problem = _absent(everyone, callers.missing) if callers.missing else ""
     if callers.stranger:
-        problem = f"{callers.stranger} describes another cluster than {cluster.name}; check whether two jobs are mixed"
+        problem = (
+            f"{callers.stranger} describes a different cluster than {cluster.name};"
+            " check whether replicas of two jobs share their addresses"
+        )
     fault = "" if problem else "; ".join(_differences(cluster, facts, callers.facts))
     server.close()  # a replica with the response may connect to the framework here, and must not reach this server
     answer = {"problem": problem, "fault": fault, "absent": [] if callers.stranger else sorted(callers.missing)}
@@ -80,9 +93,9 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
 
 
 def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a phrase for each value on training replicas that differs from the chief's.
+    """Yield a phrase for each value of a training replica that differs from the chief's value.
 
-    Flags that a replica's strategy doesn't have are skipped, because its --strategy differs already.
+    If a replica's strategy doesn't have a flag, that flag is skipped, because the different --strategy is reported.
     """
     others = {node.name: of_others.get(node.name) for node in cluster.nodes[1:]}
     known = {name: other for name, other in others.items() if other and isinstance(other, dict)}
@@ -95,7 +108,10 @@ def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -
 
 
 class _Callers:
-    """Replicas that call the chief. They are read concurrently, so that a silent port scanner delays no replica."""
+    """Replicas that call the chief.
+
+    The chief reads all messages concurrently, so that a silent caller doesn't cause delays.
+    """
 
     def __init__(self, everyone: Sequence[Node]) -> None:
         self._addresses = [node.address for node in everyone]
@@ -129,14 +145,17 @@ class _Callers:
 
 
 async def _answer(streams: Streams, answer: Mapping[str, Any]) -> None:
-    """Send the response, and wait until the caller has read it and closed the connection."""
+    """Send the response, and wait until the caller has read the response and closed the connection."""
     reader, writer = streams
     writer.write(_line_of(answer))
     await _within(reader.read(), ANSWER_SECONDS)
 
 
 async def _within(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
-    """Wait for the work. Return False if it takes longer, or if its connection is lost."""
+    """Wait for the coroutine.
+
+    Return False if the coroutine takes longer than `seconds`, or if its connection is lost.
+    """
     with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError):
         await asyncio.wait_for(work, seconds)
         return True
@@ -144,14 +163,14 @@ async def _within(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Read a line. Return an empty line if the caller disconnects or sends too much."""
+    """Read and return a line. If the caller disconnects or sends too many bytes, return an empty line."""
     with contextlib.suppress(OSError, ValueError):
         return await reader.readline()
     return b""
 
 
 def interface(node: Node) -> tuple[str, socket.AddressFamily]:
-    """Return the host and the family of the address on which a replica listens.
+    """Return the host and the address family on which a replica listens.
 
     On a cluster, replicas listen on all interfaces, because a machine may resolve its own name to 127.0.1.1.
     """
@@ -160,7 +179,7 @@ def interface(node: Node) -> tuple[str, socket.AddressFamily]:
 
 
 def listen(node: Node) -> socket.socket:
-    """Listen on a replica's port."""
+    """Return a socket that listens on a replica's port."""
     host, family = interface(node)
     try:
         return socket.create_server((host, node.port), family=family)
@@ -202,7 +221,7 @@ def _line_of(message: Mapping[str, Any]) -> bytes:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """Return the JSON object on a line, or an empty one for anything else."""
+    """Return the JSON object on a line. If the line doesn't contain a JSON object, return an empty dictionary."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,9 +1,10 @@
-"""Reads from CLUSTER_SPEC (or TF_CONFIG) which replicas train, in which order, and which one this is.
+"""Reads from CLUSTER_SPEC (or TF_CONFIG) which replicas train, in which order, and which replica this is.
 
-Vertex AI identifies worker pools by position: pool 0 is the chief, pool 1 the workers, pool 2 reducers or parameter
-servers, and pool 3 evaluators. Only pools 0 and 1 train. Reducers run Google's image. Parameter servers run the
-trainer's command, with a flag that selects their strategy. `RANK` and `WORLD_SIZE` are never read, because on Vertex AI
-they count machines, not processes.
+Vertex AI identifies worker pools by their position. Pool 0 contains the chief, pool 1 contains the workers, pool 2
+contains reducers or parameter servers, and pool 3 contains evaluators. Only the replicas in pools 0 and 1 train.
+Reducers run Google's reducer image. Parameter servers run the trainer's command with a flag that selects the
+parameter server strategy. The variables `RANK` and `WORLD_SIZE` are never read, because on Vertex AI these variables
+count machines, not processes.
 Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CONFIG, mid 2026.
 """
 
@@ -29,19 +30,22 @@ SHAPE = '{"cluster": {...}, "task": {...}}'
 
 
 class ClusterError(TrainerError):
-    """The error of an invalid cluster description. The text contains the key and the expected shape."""
+    """The error for an invalid cluster description.
+
+    The error's text contains the invalid key and the expected shape.
+    """
 
 
 @dataclass(frozen=True)
 class Node:
-    """A replica, with its name as in the job's logs and its address as `host:port`."""
+    """A replica's name, which also appears in the job's logs, and the replica's address in the form `host:port`."""
 
     name: str
     address: str
 
     @property
     def is_local(self) -> bool:
-        """True if the address is a loopback address, because all replicas share one machine in the local Vertex."""
+        """True if the address is a loopback address. In the local Vertex, all replicas share one machine."""
         with contextlib.suppress(OSError, ValueError):  # a machine that hasn't started has no IP address yet
             return ipaddress.ip_address(socket.getaddrinfo(self.host, None)[0][4][0]).is_loopback
         return False
@@ -57,7 +61,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The training replicas, chief first, the servers, which have no rank, and the name of this replica."""
+    """The training replicas (chief first), the servers, and the name of this replica. Servers don't have a rank."""
 
     nodes: tuple[Node, ...] = (Node("workerpool0-0", "localhost:29500"),)
     name: str = "workerpool0-0"
@@ -72,11 +76,14 @@ class Cluster:
         return self.name == self.chief.name
 
     def node(self, rank: int, size: int) -> Node:
-        """Return the replica that runs the process with this rank, if `size` processes train."""
+        """Return the replica that runs the process with this rank. `size` is the total number of training processes."""
         return self.nodes[rank * len(self.nodes) // size]
 
     def process(self, rank: int, size: int) -> str:
-        """Return a name for the process with this rank: its replica and, if that has several, its local rank."""
+        """Return a name for the process with this rank.
+
+        The name contains the replica and, if the replica runs several processes, the local rank.
+        """
         each, name = size // len(self.nodes), self.node(rank, size).name
         return name if each <= 1 else f"process {rank % each} of {name}"
 
@@ -86,21 +93,21 @@ class Cluster:
 
     @property
     def rank(self) -> int:
-        """The position of this replica among the training replicas; the chief has rank 0.
+        """The position of this replica among the training replicas. The chief has rank 0.
 
         Raises:
-            ClusterError: If this replica doesn't train, such as a reducer or an evaluator.
+            ClusterError: If this replica doesn't train. For example, reducers and evaluators don't train.
         """
         if not self.trains:
             raise ClusterError(
-                f"{self.name}: only pools 0 and 1 train; use the evaluator's command in pool 3, and no command for"
-                " reducers, because Google's image has its own"
+                f"{self.name}: only pools 0 and 1 train; use the evaluator's command in pool 3. Don't set a command"
+                " for reducers, because Google's reducer image has its own command"
             )
         return [node.name for node in self.nodes].index(self.name)
 
 
 def from_env(environ: Mapping[str, str]) -> Cluster:
-    """Read CLUSTER_SPEC or TF_CONFIG. Without both, return a cluster of one replica, as under a debugger.
+    """Read CLUSTER_SPEC or TF_CONFIG. If neither is set, for example under a debugger, return a cluster of one replica.
 
     Raises:
         ClusterError: If the variable is set but malformed.
@@ -140,7 +147,10 @@ def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
 
 
 def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, tuple[Node, ...]]:
-    """Return the replicas of each pool. Other keys, which the service may add in the future, are ignored."""
+    """Map each pool to its replicas.
+
+    Keys that aren't pools are ignored, because Vertex AI may add keys in the future.
+    """
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
     seen = set[str]()
     for role in filter(cluster.__contains__, pool_of):
@@ -158,6 +168,6 @@ def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, 
 
 
 def _require(place: str, value: Any, is_right: bool, shape: str) -> None:
-    """Raise a ClusterError such as `task.index is -1; expected ...` if the value isn't right."""
+    """If the value isn't valid, raise a ClusterError such as `task.index is -1; expected ...`."""
     if not is_right:
         raise ClusterError(f"{place} is {'missing' if value is None else json.dumps(value)[:80]}; expected {shape}")

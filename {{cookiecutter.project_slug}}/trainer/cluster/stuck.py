@@ -1,6 +1,8 @@
-"""Finds where a training process hangs: on a signal, it writes its stack to a memory file for its parent.
+"""Finds where in the code a training process hangs.
 
-A healthy run isn't monitored. The module faulthandler responds even if C code holds Python's lock. Linux only.
+When a training process receives a signal, the process writes its Python stack to a memory file, which the parent
+process reads. A healthy run isn't monitored. Python's faulthandler module writes the stack even if C code holds the
+global interpreter lock. The functions in this file work only on Linux.
 """
 
 import contextlib
@@ -30,9 +32,9 @@ THREADS = re.compile(r"/(threading|queue)\.py|/concurrent/futures/|/grain/")
 
 @cache
 def record() -> int:
-    """Return the file descriptor of this process's record, or -1 if the system isn't Linux.
+    """Return the file descriptor of this process's record. If the operating system isn't Linux, return -1.
 
-    After the first call, the process responds to the signal.
+    After the first call, the process responds to the signal `ASK` with its stack.
     """
     if sys.platform != "linux":
         return -1
@@ -42,16 +44,17 @@ def record() -> int:
 
 
 def took(step: int) -> None:
-    """Record the number of finished steps. The file's modification time records when the last one finished."""
+    """Record the number of finished steps. The record's modification time is the time of the last step."""
     if (file := record()) >= 0:
         os.pwrite(file, str(step).encode().rjust(WIDTH), 0)
 
 
 def ask(replica: str) -> str:
-    """Print the stack of this process's first child that hangs.
+    """Print the Python stack of the first child process that hangs.
 
-    Returns the child's finished steps in WIDTH characters, followed by a text such as `decode (trainer/data.py:71): no
-    progress for 41 s, since step 30`. Returns an empty string if all children wait for other replicas.
+    The return value begins with the number of the child's finished steps, in WIDTH characters. A text such as `decode
+    (trainer/data.py:71): no progress for 41 s, since step 30` follows. If all child processes wait for other replicas,
+    return an empty string.
     """
     records = [*_asked()]
     time.sleep(ANSWER_SECONDS)
@@ -68,7 +71,7 @@ def ask(replica: str) -> str:
 
 
 def _asked() -> Iterator[tuple[Path, float]]:
-    """Send the signal to each child, and yield its record and the seconds since its last finished step."""
+    """Send the signal to each child process. Yield the child's record, and the seconds since its last finished step."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has exited, or belongs to another user
             if int((process / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
@@ -79,12 +82,12 @@ def _asked() -> Iterator[tuple[Path, float]]:
 
 
 def place(threads: Sequence[str]) -> str:
-    """Return where in the code a process hangs, or an empty string if the process waits for its peers.
+    """Return where in the code a process hangs. If the process waits for its peers, return an empty string.
 
-    If the main thread waits for another thread, the other thread's place is returned.
+    If the main thread waits for a different thread, return where in the code that thread hangs.
 
     Args:
-        threads: the stacks of the process's threads, with the main thread's last.
+        threads: the stacks of the process's threads. The main thread's stack is the last item.
     """
     own = [(frame, thread[: frame.start()]) for thread in reversed(threads) if (frame := OWN.search(thread))]
     if not own or PEERS.search(own[0][1]):

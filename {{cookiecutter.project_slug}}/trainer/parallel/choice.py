@@ -1,4 +1,4 @@
-"""Loads the strategy that --strategy selects, and parses its flags together with all other flags."""
+"""Loads the strategy that --strategy selects, and parses the strategy's flags together with all other flags."""
 
 import argparse
 import importlib
@@ -17,9 +17,9 @@ from trainer.vertex.errors import TrainerError
 
 
 def parse(argv: Sequence[str], program: str = "trainer.task") -> tuple[Strategy, StrategyFlags]:
-    """Parse the flags, and return the selected strategy and its Config.
+    """Parse the flags, and return the selected strategy and the strategy's Config.
 
-    An unknown flag exits with a usage message. An invalid value raises TrainerError.
+    If a flag is unknown, print a usage message and exit. Raise TrainerError if a value is invalid.
     """
     strategy = load(named(argv))
     if foreign := list(foreign_flags(argv, strategy)):
@@ -38,7 +38,7 @@ def load(name: str) -> Strategy:
 
 
 def named(argv: Sequence[str]) -> str:
-    """Return the value of --strategy, or the default if the value is missing or unknown."""
+    """Return the value of --strategy. If the value is missing or unknown, return the default strategy."""
     words = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     words.add_argument("--strategy", nargs="?")
     name = words.parse_known_args(argv)[0].strategy
@@ -46,13 +46,13 @@ def named(argv: Sequence[str]) -> str:
 
 
 def own_flags(strategy: Strategy) -> list[str]:
-    """Return the fields of this strategy's flags that aren't common to all strategies."""
+    """Return the names of the strategy's fields that aren't common to all strategies."""
     common = {field.name for field in fields(StrategyFlags)}
     return [field.name for field in fields(strategy.flags) if field.name not in common]
 
 
 def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
-    """Yield a phrase for each flag that only other strategies have."""
+    """Yield a phrase for each flag that other strategies support, but this strategy doesn't."""
     known = {field.name for field in fields(strategy.flags)}
     for word in (word.partition("=")[0] for word in argv if word.startswith("--")):
         name = word.removeprefix("--").replace("-", "_")

@@ -1,1 +1,1 @@
-"""Reports the progress of a run in log lines, curves, goodput, and traces."""
+"""Reports a run's progress as log lines, TensorBoard curves, goodput, and profiler traces."""

@@ -1,4 +1,4 @@
-"""Writes reports to TensorBoard curves, log lines, and the metric file of a tuning trial."""
+"""Writes reports as TensorBoard curves, as log lines, and to the metric file of a tuning trial."""
 
 import itertools
 import json
@@ -36,9 +36,10 @@ UNSHOWN = (
 
 
 class TensorBoard:
-    """Scalars in an event file, with one curve per name. If the file is removed, the next report starts a new file.
+    """A sink that writes scalars to a TensorBoard event file, with one curve per name.
 
-    The file is open only while a report is written. TensorBoard's EventFileWriter would stop at its first error.
+    If the event file is removed, the next report creates a new event file. The event file is open only while a report
+    is written. TensorBoard's own EventFileWriter isn't used, because an EventFileWriter stops after its first error.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,7 +65,7 @@ class TensorBoard:
 
 
 class Lines:
-    """One log line per report. Its numbers are fields that Cloud Logging indexes."""
+    """A sink that prints one log line per report. The report's numbers are fields that Cloud Logging indexes."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -77,15 +78,15 @@ class Lines:
 
 
 class MetricFile:
-    """The held-out metrics of a tuning trial, under their plain names: `accuracy`, `loss`.
+    """A sink that writes a tuning trial's held-out metrics to a file, under plain names such as `accuracy` and `loss`.
 
     The file has the format of cloudml-hypertune 0.1.0.dev6: one JSON object per metric and step, with numbers as text.
-    The file is rewritten in place each time, because it isn't documented how the service reads the file. The library
-    keeps the last hundred lines. This class keeps the lines of the last hundred evaluations.
+    Each report rewrites the file in place, because Google doesn't document how Vertex AI reads the file. The library
+    cloudml-hypertune keeps the last hundred lines, but this class keeps the lines of the last hundred evaluations.
 
     Args:
-        steps: the number of steps of the run. The tuning job uses the metrics of the last step, so only a failure to
-            write these metrics fails the trial.
+        steps: the number of steps in the run. The tuning job uses the metrics of the last step. Therefore, the trial
+            fails only if the metrics of the last step can't be written.
     """
 
     def __init__(self, trial: Trial, steps: int) -> None:
@@ -107,12 +108,12 @@ class MetricFile:
 
 
 def event_file_name() -> str:
-    """Return a new file name in the form by which TensorBoard recognizes and sorts event files."""
+    """Return a new filename in the form that TensorBoard uses to recognize and sort event files."""
     return f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(NUMBERS)}"
 
 
 def describe(values: Values) -> str:
-    """Format the most important values: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
+    """Format the most important values. Example: `loss 0.1234  accuracy 0.9722  1520 samples/s`."""
     slow = {name: value for name, value in values.items() if name.startswith(f"{TRAIN}{COMPUTES}")}
     shown = {name.removeprefix(TRAIN): values[name] for name in values if name not in (*UNSHOWN, *slow)}
     speeds = {name: value for name, value in shown.items() if name.endswith(PER_SECOND)}
@@ -128,13 +129,13 @@ def describe(values: Values) -> str:
 
 
 def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...]:
-    """Return the sinks of the chief's process. `trial` is the tuning trial that it runs, if any."""
+    """Return the sinks for the chief's process. If the run is a tuning trial, pass the trial as `trial`."""
     of_trial = (MetricFile(trial, steps).write,) if trial else ()
     return TensorBoard(logs).write, Lines(steps).write, *of_trial
 
 
 def last_reported(logs: Path) -> int:
-    """Return the last step of the curves in this folder, or 0 if the folder contains no curves."""
+    """Return the last step of the TensorBoard curves in a folder. If the folder doesn't contain curves, return 0."""
     files = [path for path in logs.glob("events.out.tfevents.*") if path.is_file()]
     if not files:
         return 0

@@ -1,8 +1,8 @@
-"""Measures a run's speed: seconds per phase, slow replicas, and the peak that a GPU can reach.
+"""Measures a run's speed: the seconds of each phase, slow replicas, and the peak FLOPS of a GPU.
 
-Each second belongs to exactly one phase. Goodput is the time share of the phase TRAINING. A run goes through START,
-FIRST_STEP, TRAINING, and EXPORT, which the other phases interrupt. So all phases add up to the time since the program
-started.
+Each second of a run belongs to exactly one phase. Goodput is the fraction of time that a run spends in the phase
+TRAINING. A run goes through the phases START, FIRST_STEP, TRAINING, and EXPORT. All other phases interrupt one of these
+four phases. Therefore, the times of all phases add up to the time since the program started.
 """
 
 import os
@@ -38,9 +38,10 @@ PEAKS = {
 
 
 def process_start() -> float:
-    """Return this process's start time on the clock of time.monotonic, or the current time if it isn't known.
+    """Return this process's start time on the clock of time.monotonic.
 
-    Source: proc_pid_stat(5), field 22, in clock ticks since the boot.
+    If the start time isn't known, return the current time.
+    Source: proc_pid_stat(5), field 22 (starttime, in clock ticks since boot).
     """
     try:
         ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
@@ -52,7 +53,7 @@ def process_start() -> float:
 
 @dataclass
 class Clock:
-    """The seconds of each phase of a run. Another process on the same machine can continue the clock."""
+    """A clock that measures the phases of a run. A different process on the same machine can continue the clock."""
 
     last: float = field(default_factory=time.monotonic)  # all time up to this moment is counted
     current: str = START
@@ -60,25 +61,25 @@ class Clock:
     repeats: bool = False  # whether an earlier start had already taken the current steps
 
     def begin(self, phase: str) -> None:
-        """Count the time until now, and start this phase."""
+        """Add the time until now to the current phase, and start the given phase."""
         now = time.monotonic()
         self.seconds[REPEATED if self.repeats and self.current == TRAINING else self.current] += now - self.last
         self.last, self.current = now, phase
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the block's time as this phase, then return to the previous phase."""
+        """Count the block's time toward this phase, and then return to the previous phase."""
         before = self.current
         self.begin(name)
         yield
         self.begin(before)
 
     def timed(self, batches: Iterator[Item], idle_timer: IdleTimer | None) -> Iterator[Item]:
-        """Yield the batches, and count how long the device waited for each.
+        """Yield the batches, and count how long the device waited for each batch.
 
         Args:
-            idle_timer: starts a measurement, and returns a function that returns the device's idle seconds. Pass None
-                if the idle time can't be measured.
+            idle_timer: a function that starts a measurement and returns a second function. The second function returns
+                the device's idle time in seconds. Pass None if the idle time can't be measured.
         """
         asked, idle = time.monotonic(), idle_timer and idle_timer()
         for batch in batches:
@@ -91,29 +92,35 @@ class Clock:
 
     @property
     def stepping(self) -> float:
-        """The seconds of all steps, including their waits for data."""
+        """The time in seconds that all steps took, including the time that steps waited for data."""
         return sum(self.seconds.get(phase, 0.0) for phase in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
     def goodput(self) -> float:
-        """The share of the time that was spent on training."""
+        """The fraction of the run's time that was spent on training."""
         return self.seconds[TRAINING] / sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """Format the clock: `goodput 83%: 259.0 of 312.1 s trained; start 12.3, roll call 3.0, data 4.2, ...`"""
+        """Format the goodput, and the seconds of each phase.
+
+        Example: `goodput 83%: 259.0 of 312.1 s trained; start 12.3, roll call 3.0, data 4.2, ...`
+        """
         rest = ", ".join(f"{phase} {taken:.1f}" for phase, taken in self.seconds.items() if phase != TRAINING)
         whole = sum(self.seconds.values())
         return f"goodput {self.goodput:.0%}: {self.seconds[TRAINING]:.1f} of {whole:.1f} s trained; {rest}"
 
 
 class Slowest:
-    """A comparison of the seconds that processes compute in the timed steps of the last reports."""
+    """A comparison of the processes' computation times in the timed steps of the last reports."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._reports = names, deque[Sequence[float]](maxlen=COMPARED)
 
     def values(self, seconds: Sequence[float]) -> Values:
-        """Map the slowest process to its computing time, divided by the others' median. Empty if none is slow."""
+        """Map the slowest process to its computation time, divided by the median of the other processes.
+
+        If no process is slow, return an empty dictionary.
+        """
         self._reports.append(seconds)
         *others, most = sorted(map(sum, zip(*self._reports, strict=True)))
         usual = statistics.median(others) if others else 0.0
@@ -124,14 +131,14 @@ class Slowest:
 
 
 def peak_flops(device: str, precision: str) -> float:
-    """Return the peak of one GPU in operations per second, or 0.0 if it isn't known, as for a CPU.
+    """Return the peak FLOPS of one GPU. If the peak isn't known, for example for a CPU, return 0.0.
 
-    The share of the peak that a model's operations reach is its model FLOPs utilization (MFU).
+    The model FLOPs utilization (MFU) is the fraction of peak FLOPS that a model's operations reach.
     Source: Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B.
 
     Args:
-        device: `NVIDIA A100-SXM4-40GB`.
-        precision: `bfloat16` or `float32`.
+        device: the device's name, such as `NVIDIA A100-SXM4-40GB`.
+        precision: the data type of the computation, `bfloat16` or `float32`.
     """
     peaks = PEAKS.get(precision, {}).items()
     return next((peak * 1e12 for name, peak in peaks if re.search(rf"\b{name}\b", device)), 0.0)

@@ -1,1 +1,1 @@
-"""Reads samples from shards in one global order, and fingerprints both."""
+"""Reads samples from shards in one global order, and fingerprints the samples and their order."""

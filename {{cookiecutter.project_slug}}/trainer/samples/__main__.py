@@ -1,7 +1,7 @@
 """Writes and verifies shards from the command line.
 
-The first command writes an example data set. The second command reads and verifies all shards of a folder. To write
-your own data set, call `shards.write` from a program.
+The first command below writes an example dataset. The second command reads and verifies all shards in a folder. To
+write your own dataset, call `shards.write` from a Python program.
 
     python -m trainer.samples NAME --to DIR
     python -m trainer.samples verify DIR
@@ -25,13 +25,15 @@ from trainer.vertex.storage import checksum
 
 
 def main(name: str, to: str) -> None:
-    """Write this example data set as train and held-out shards.
+    """Write this example dataset as training shards and held-out shards.
 
     Args:
-        to: Folder to write the shards to.
+        to: Local folder to which the shards are written.
     """
     if "://" in to:
-        sys.exit(f"--to {to} isn't a local folder; write the shards to a local folder, then copy them to the bucket")
+        sys.exit(
+            f"--to {to} isn't a local folder; write to a local folder first, and then copy the shards to the bucket"
+        )
     try:
         write_example(name, Path(to))
     except OSError as error:
@@ -41,7 +43,7 @@ def main(name: str, to: str) -> None:
 
 
 def verify(folder: tyro.conf.Positional[Path]) -> None:
-    """Read all shards of a folder, and compare them with the checksums from when they were written.
+    """Read all shards in a folder, and compare their checksums with the checksums that were stored during writing.
 
     Raises:
         TrainerError: If shards are missing or damaged.
@@ -60,11 +62,11 @@ def verify(folder: tyro.conf.Positional[Path]) -> None:
 
 
 def _fault(shard: Path, kept: Sequence[int]) -> str:
-    """Read a whole shard, and return the problem with it, or an empty string if there is none."""
+    """Read a whole shard, and return the problem with the shard. If the shard is intact, return an empty string."""
     index = 0
     try:
         if kept and checksum(shard) != kept[0]:
-            return f"{shard} differs from what was written; copy it again, or write the data set again"
+            return f"{shard} differs from the shard that was written; copy the shard again, or write the dataset again"
         count, source = record_count(shard), grain.sources.ArrayRecordDataSource(str(shard))
         for index in range(count):
             data.decode(source[index])

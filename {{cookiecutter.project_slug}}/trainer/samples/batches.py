@@ -1,8 +1,8 @@
 """Makes batches in one global order, for any number of processes.
 
-The seed alone determines the order of the training samples. From every global batch, process r of w takes the samples
-r, r + w, r + 2w, ... So a run is the same on 1 machine or on 100. Starting at step k costs nothing, because samples are
-read by random access.
+Only the seed determines the order of the training samples. If there are w processes, process r takes the samples r,
+r + w, r + 2w, and so on from every global batch. Therefore, a run uses the same batches on 1 machine and on 100
+machines. Because samples are read by random access, a run can start at any step without delay.
 """
 
 import errno
@@ -28,14 +28,14 @@ Part = TypeVar("Part")
 
 
 class Masked(NamedTuple):
-    """A batch whose end may be padded. `mask` is 1 for a sample and 0 for padding, in float32, with shape (n,)."""
+    """A batch whose end may be padded. The float32 array `mask` (n,) is 1 for samples and 0 for padding."""
 
     batch: Batch
     mask: np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
 class Data:
-    """The data set of a job, with batches for training in one global order and batches for evaluation."""
+    """A job's dataset, which provides training batches in one global order and evaluation batches."""
 
     def __init__(self, job: Job) -> None:
         self._config = job.config
@@ -48,18 +48,19 @@ class Data:
 
     @cached_property
     def example(self) -> Batch:
-        """A batch of one sample, for its shapes and types."""
+        """A batch of one sample, which shows the shapes and types of the arrays."""
         return self.heldout.batch([0], self._config)
 
     def training(self, start: int, rank: int, size: int) -> Iterator[Batch]:
-        """Yield one process's part of the global batch of each step from `start` on."""
+        """For each step from `start` on, yield one process's part of the global batch."""
         return train_batches(self.train, self._config, start=start, rank=rank, world_size=size)
 
     def evaluation(self, rank: int, size: int, micro_batches: int = 1) -> Iterator[Masked]:
-        """Yield every held-out sample to exactly one of `size` processes, in equally many batches of equal size.
+        """Yield the batches of held-out samples for one of `size` processes.
 
-        A batch is as large as one of the `micro_batches` into which a process splits its part of a global batch. The
-        last batch is padded with a sample that doesn't count.
+        Each held-out sample belongs to exactly one process. All processes yield the same number of batches, and all
+        batches have the same size. The batch size is the size of a micro-batch during training, if each process splits
+        its part of a global batch into `micro_batches`. The last batch is padded with a sample whose mask is 0.
         """
         length = largest_part(self._config, size * micro_batches)
         block = length * size  # samples of all processes
@@ -75,12 +76,12 @@ class Data:
 
 
 def per_step(config: Config, example: Batch) -> dict[str, int]:
-    """Return the counts per optimizer step for reports: {"samples": 96, "tokens": 6144}."""
+    """Return the counts per optimizer step that reports contain. Example: {"samples": 96, "tokens": 6144}."""
     return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config, example)}.items()}
 
 
 def order(count: int, config: Config) -> Any:
-    """Return the index of the sample at each place in the run. Each pass over all samples has a different order."""
+    """Map each position in the run to a sample's index. Each pass over all samples has a different order."""
     return grain.MapDataset.range(count).shuffle(seed=config.seed).repeat()
 
 
@@ -98,9 +99,9 @@ def require_samples(config: Config, world_size: int) -> None:
 
 
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
-    """Yield this process's part of the global batch of each step from `start` on.
+    """For each step from `start` on, yield this process's part of the global batch.
 
-    Parts differ by at most one sample when the global batch does not divide evenly.
+    If the global batch isn't divisible by the world size, the sizes of the parts differ by one sample.
 
     Raises:
         TrainerError: If the global batch is smaller than the world size, or if the data doesn't match the flags.
@@ -119,7 +120,7 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
 
 
 def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:
-    """Yield `part` of each number in turn. Other threads or processes prepare the parts in advance."""
+    """Yield the value of `part` for each number in order. Other threads or processes prepare the values in advance."""
     ahead = 2 if processes else 8  # parts that each process holds in memory
     options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead)
     batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part).to_iter_dataset(options)
@@ -129,7 +130,7 @@ def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> I
 
 
 def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
-    """Yield batches from shared memory. If the memory is full, SIGBUS kills a process before it can print an error."""
+    """Yield batches from shared memory. If shared memory is full, SIGBUS kills a process silently."""
     batches = iter(dataset)
     try:
         yield from batches
@@ -137,8 +138,11 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
         is_full = getattr(error, "errno", 0) == errno.ENOSPC or f"exit code -{signal.SIGBUS:d}." in str(error)
         if not is_full:
             raise
-        cure = "lower --data-processes, set it to 0 to use threads, or give the container more (docker --shm-size)"
-        raise TrainerError(f"/dev/shm has no room for the batches of --data-processes; {cure}") from None
+        cure = (
+            "lower --data-processes, set --data-processes to 0 to use threads, or give the container more shared memory"
+            " (docker --shm-size)"
+        )
+        raise TrainerError(f"/dev/shm doesn't have enough space for the batches of --data-processes; {cure}") from None
     finally:
         batches.close()  # ends the processes
         del batches
@@ -146,7 +150,10 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:
-    """Split a batch into at most `count` consecutive parts of nearly equal size, none of which is empty."""
+    """Split a batch into at most `count` consecutive parts of nearly equal size.
+
+    Each part contains at least one sample.
+    """
     size = batch.inputs.shape[0]
     count = min(count, size)
     bounds = [-(-size * i // count) for i in range(count + 1)]

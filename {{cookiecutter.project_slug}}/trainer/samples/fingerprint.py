@@ -1,4 +1,7 @@
-"""Fingerprints a run's samples and model. Checkpoints store the fingerprint, and a resumed run verifies it."""
+"""Fingerprints a run's samples and model.
+
+Checkpoints store the fingerprint, and a resumed run compares its own fingerprint with the stored fingerprint.
+"""
 
 import json
 import re
@@ -24,7 +27,7 @@ Shards = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The flags and shards of a run. Only a small part of each shard is read."""
+    """The flags and shards that determine a run. Only a small part of each shard is read to compute a fingerprint."""
 
     global_batch: int
     seed: int
@@ -34,7 +37,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> list[int]:
-        """The number of samples, the number of shards, and a checksum, for training data and then held-out data."""
+        """The sample count, the shard count, and a checksum, first for the training data and then for held-out data."""
         splits = [*self.train.items()], [*self.heldout.items()]
         tables = (
             (sum(records for _, (_, records, *_) in split), len(split), zlib.crc32(json.dumps(split).encode()))
@@ -47,20 +50,22 @@ class Fingerprint:
         return {"global_batch": self.global_batch, "seed": self.seed, **self.model}
 
     def keep(self, folder: Path) -> None:
-        """Write the fingerprint into a checkpoint's folder, before the folder is committed."""
+        """Write the fingerprint to a checkpoint's folder before the folder is committed."""
         write_json(folder / FILE, {"folder": folder.name} | asdict(self))
 
 
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
-    """Compare the data with the names of its shards, and with the data of the checkpoint in `folder`.
+    """Verify that the set of shards is complete, and that the run matches the checkpoint in `folder`.
 
-    A checkpoint from an older version has no fingerprint, and isn't verified. Every process must call this function.
+    A checkpoint from an older version doesn't contain a fingerprint, and isn't compared. Every process must call this
+    function.
 
     Raises:
-        TrainerError: If they differ. With `anyway`, the chief warns instead.
+        TrainerError: If shards are missing, or if the data or flags differ. If `anyway` is set, the chief prints a
+            warning instead.
     """
     findings = [*_unfinished(present.train), *_unfinished(present.heldout)]
-    cure = "copy or write one complete set, or train on these shards with --anyway"
+    cure = "copy or write one complete set of shards, or train on these shards with --anyway"
     if folder and (changes := [*_changes(present, folder)]):
         findings = [*changes, *findings]
         cure = f"restore the data and flags of {folder.name}, or continue with --anyway"
@@ -71,10 +76,10 @@ def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool
 
 
 def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
-    """Compare the data digests of all processes with the chief's.
+    """Compare the data digests of all processes with the chief's digest.
 
     Raises:
-        TrainerError: If they differ. With --anyway, the chief warns instead.
+        TrainerError: If the digests differ. If --anyway is set, the chief prints a warning instead.
     """
     chief, names = digests[0], [job.cluster.process(rank, len(digests)) for rank in range(len(digests))]
     findings = []
@@ -89,7 +94,7 @@ def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
 
 
 def _unfinished(shards: Shards) -> Iterator[str]:
-    """Yield a phrase for two sets in a split, for shards that are missing from a set, and for empty shards."""
+    """Yield a phrase for each problem with the shards: two sets in one split, missing shards, or empty shards."""
     present: dict[tuple[str, str], list[str]] = {}
     for match in filter(None, map(NUMBERED.fullmatch, shards)):
         present.setdefault((match[1], match[3]), []).append(match[2])
@@ -108,13 +113,13 @@ def _unfinished(shards: Shards) -> Iterator[str]:
 
 
 def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
-    """Yield a phrase for the folder's name, the flags, and the shards if they differ from the checkpoint's."""
+    """Compare the folder's name, the flags, and the shards with the checkpoint. Yield a phrase for each difference."""
     try:
         past = json.loads((folder / FILE).read_text())
     except FileNotFoundError:
         return
     if past.get("folder", folder.name) != folder.name:
-        yield f"{folder.name} is {past['folder']} under another name"
+        yield f"{folder.name} is {past['folder']} under a different name"
     before = past | past.get("model", {})
     for name, now in present.flags.items():
         if before.get(name, now) != now:
@@ -128,7 +133,7 @@ def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
 
 
 def _change(before: tuple[int, ...] | None, now: tuple[int, ...] | None) -> str:
-    """Describe a change: `had 30 records in 1200 bytes, and now has 28 in 1100`."""
+    """Describe a shard's change. Example: `had 30 records in 1200 bytes, and now has 28 in 1100`."""
     if not before or not now:
         return "is gone" if before else "is new"
     if before[:2] == now[:2]:

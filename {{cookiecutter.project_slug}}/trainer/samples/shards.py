@@ -1,4 +1,4 @@
-"""Reads and writes the shards of a data set: `train-*.array_record` and `heldout-*.array_record` in a folder.
+"""Reads and writes a dataset's shards: `train-*.array_record` and `heldout-*.array_record` in a folder.
 
 The file trainer/data.py defines what a sample is.
 """
@@ -27,7 +27,7 @@ READERS = 64  # shards to open in parallel, because each one may be a request to
 
 
 def write(samples: Iterable[Sample], folder: Path, split: Split, shard_count: int = 4) -> None:
-    """Distribute the samples to `shard_count` files in turn, and store the files' checksums next to them."""
+    """Distribute the samples to `shard_count` shard files in turn. Store the files' checksums in the same folder."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{split}-{i:05d}-of-{shard_count:05d}.array_record" for i in range(shard_count)]
     # Random access is fast only with one record per group.
@@ -47,7 +47,7 @@ def write_example(name: str, folder: Path) -> None:
 
 @contextlib.contextmanager
 def at(address: str, storage: Storage) -> Iterator[Path]:
-    """Open the folder of shards that `--data` specifies. An example data set is written only for this run.
+    """Yield the folder of shards that `--data` specifies. An example dataset is written to a temporary folder first.
 
     Raises:
         TrainerError: If the folder doesn't exist.
@@ -59,23 +59,28 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
     elif (path := storage.path(address)).is_dir():
         yield path
     else:
-        cure = "write shards there with trainer.samples.shards.write, or copy shards to it"
+        cure = "copy shards to this folder, or write shards with trainer.samples.shards.write"
         raise TrainerError(f"--data {address}: the folder {path} doesn't exist; {cure}")
 
 
 def example(config: Config, storage: Storage) -> Batch:
-    """Return a batch of one held-out sample, for its shapes and types. A single held-out shard is enough."""
+    """Return a batch of one held-out sample, which shows the arrays' shapes and types.
+
+    The folder needs only one held-out shard.
+    """
     with at(config.data, storage) as folder:
         return Dataset(folder, "heldout").batch([0], config)
 
 
 class Dataset:
-    """One split of a data set, with access to its samples by index."""
+    """One split of a dataset, whose samples are read by index."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         paths = sorted(folder.glob(f"{split}-*.array_record"))
         if not paths:
-            raise TrainerError(f"{folder}: no {split}-*.array_record; write shards with trainer.samples.shards.write")
+            raise TrainerError(
+                f"{folder}: there are no {split}-*.array_record files; write shards with trainer.samples.shards.write"
+            )
         with ThreadPoolExecutor(READERS) as readers:
             counts = [*readers.map(record_count, paths)]
         self._folder, self._split = folder, split
@@ -102,7 +107,10 @@ class Dataset:
             raise
 
     def described(self) -> dict[str, tuple[int, ...]]:
-        """Map each shard to its bytes, records, checksum of the first and last record, and stored checksum, if any."""
+        """Map each shard to its bytes, its records, and a checksum of its first and last record.
+
+        If a checksum of the whole shard is stored, this checksum is the fourth value.
+        """
         counts = [count for _, count in self.shards.values()]
         places = [[end - count, end - 1] * bool(count) for count, end in zip(counts, accumulate(counts), strict=True)]
         records = iter(self._records([*chain.from_iterable(places)]))
@@ -119,7 +127,10 @@ class Dataset:
         return records
 
     def _damaged(self, indices: list[int], error: Exception) -> Exception:
-        """Return an error for the first of these records that can't be read, or the given error if all can be read."""
+        """Return an error for the first record that can't be read.
+
+        If all records can be read, return the given error.
+        """
         for index in indices:
             try:
                 self._source[index]
@@ -129,7 +140,7 @@ class Dataset:
         return error
 
     def _place(self, index: int) -> tuple[str, int]:
-        """Return the shard that contains a record, and the record's index in it."""
+        """Return the shard that contains a record, and the record's index in the shard."""
         for shard, (_, count) in self.shards.items():
             if index < count:
                 return shard, index
@@ -141,12 +152,12 @@ class Dataset:
         return collated(self.samples(indices), config)
 
     def first(self, count: int, config: Config) -> Batch:
-        """Return a batch of the first samples. If there are too few, samples repeat."""
+        """Return a batch of the first `count` samples. If the dataset has fewer samples, repeat samples."""
         return self.batch((index % len(self) for index in range(count)), config)
 
 
 def collated(samples: Sequence[Sample], config: Config) -> Batch:
-    """Return a batch of all these samples. With fewer samples, a step would give the others too much weight.
+    """Return a batch of all these samples. If a sample were missing, the remaining samples would have too much weight.
 
     Raises:
         TrainerError: If `collate` drops or adds samples.
@@ -162,7 +173,7 @@ def record_count(path: Path) -> int:
     try:
         return len(grain.sources.ArrayRecordDataSource(str(path)))
     except RuntimeError:
-        raise TrainerError(f"{path} isn't an ArrayRecord file, or is truncated; write it again") from None
+        raise TrainerError(f"{path} isn't an ArrayRecord file, or is truncated; write the shard again") from None
 
 
 def damage(record: int, cause: Exception) -> str:
@@ -171,11 +182,11 @@ def damage(record: int, cause: Exception) -> str:
 
 
 def checksums(folder: Path, split: Split) -> dict[str, list[int]]:
-    """Return the stored checksum of each shard, or none if an older version wrote the shards."""
+    """Map each shard to a list with its stored checksum. If checksums aren't stored, return an empty dictionary."""
     file = folder / f"{split}-checksums.json"
     try:
         return {name: [int(value)] for name, value in read_json(file).items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise TrainerError(f"{file} cannot be read ({error}); copy it again, or remove it") from None
+        raise TrainerError(f"{file} cannot be read ({error}); copy the file again, or remove the file") from None

@@ -1,1 +1,1 @@
-"""The state and the sums of a training step."""
+"""Defines the training state, and sums losses and metrics over the samples of a step."""

@@ -1,1 +1,1 @@
-"""Implements the service's contract: folders, outputs, log lines, exit codes, and reducers."""
+"""Implements Vertex AI's contract with a container: folders, outputs, log lines, exit codes, and reducers."""

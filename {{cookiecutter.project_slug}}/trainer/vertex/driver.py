@@ -1,4 +1,4 @@
-"""Compares the machine's GPU driver with the driver that the image's CUDA requires."""
+"""Compares the machine's GPU driver with the driver version that the image's CUDA version requires."""
 
 import contextlib
 import re
@@ -13,7 +13,7 @@ NEEDED = {"11": 450, "12": 525, "13": 580}
 
 
 def installed(version: Path = VERSION) -> str:
-    """Return the driver's version, such as 580.65.06, or an empty string without a driver."""
+    """Return the GPU driver's version, such as 580.65.06. If no driver is installed, return an empty string."""
     match = MODULE.search(version.read_text(encoding="utf-8")) if version.exists() else None
     return match[1] if match else ""
 
@@ -24,7 +24,10 @@ def versions(cuda: str, nccl: str) -> str:
 
 
 def wheel(name: str) -> str:
-    """Return the version of an NVIDIA wheel, or an empty string. The wheel's name may end with a CUDA version."""
+    """Return the version of an NVIDIA wheel, whose name may end with a CUDA version.
+
+    If the wheel isn't installed, return an empty string.
+    """
     for suffix in ("", *(f"-cu{cuda}" for cuda in NEEDED)):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(f"{name}{suffix}")
@@ -36,18 +39,18 @@ def is_too_old(driver: str, cuda: str) -> bool:
 
 
 def why_no_gpu(cuda: str, driver: str) -> str:
-    """Return why an image made for GPUs finds none, as a sentence with a fix.
+    """Return a sentence that explains why an image for GPUs doesn't find a GPU, and how to fix the problem.
 
     Args:
-        cuda: the version of the image's CUDA, such as 13.0.
-        driver: the version that `installed` returns.
+        cuda: the image's CUDA version, such as 13.0.
+        driver: the driver version that `installed` returns.
     """
     needed = NEEDED.get(cuda.partition(".")[0], 0)
-    needs = f", which needs driver {needed} or newer" if needed else ""
+    needs = f", which requires driver {needed} or newer" if needed else ""
     if not driver:
-        cure = "this machine has no driver; check that the job's machineSpec has an acceleratorType"
+        cure = "this machine doesn't have a driver; check that the job's machineSpec has an acceleratorType"
     elif is_too_old(driver, cuda):
-        cure = f"the driver is {driver}; build the image with an older CUDA, or use machines with a newer driver"
+        cure = f"the driver is {driver}; use an image with an older CUDA version, or machines with a newer driver"
     else:
         cure = f"the driver {driver} is new enough; check whether CUDA_VISIBLE_DEVICES hides the GPUs"
     return f"no usable GPU, but this image is made for GPUs (CUDA {cuda}{needs}): {cure}"

@@ -5,14 +5,16 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-EXPORTABLE = "use only the framework's operations in its forward pass, or change the export in trainer/export.py"
+EXPORTABLE = (
+    "use only the framework's operations in the model's forward pass, or change the export in trainer/export.py"
+)
 
 
 class TrainerError(ValueError):
-    """An error that the user can fix. `task.py` prints its text without a traceback, and exits with its exit code.
+    """An error that the user can fix. `task.py` prints the text without a traceback, and exits with `exit_code`.
 
     Args:
-        event: the fields of the log lines that print the error.
+        event: additional fields for the log lines that contain the error.
     """
 
     exit_code = 1  # permanent: a restart would fail again
@@ -23,30 +25,36 @@ class TrainerError(ValueError):
 
 
 class PeerError(TrainerError):
-    """The error of a healthy replica if another one was lost, late, or preempted. A restart resumes the run."""
+    """The error of a healthy replica if a different replica is lost, late, or preempted. A restart resumes the run."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class LostPeerError(PeerError):
-    """The error of a process that lost a peer. Its parent process names the peer, and exits with PeerError's code."""
+    """The error of a process that lost a peer. The parent process names the peer, and exits with PeerError's code."""
 
     exit_code = 175
 
 
 class EndedEarlyError(TrainerError):
-    """The error of a training process that exited with code 0 too early, which the service would take for success."""
+    """The error for a training process that exited with code 0 too early.
+
+    Vertex AI would treat the exit as a success.
+    """
 
     def __init__(self, replica: str) -> None:
         super().__init__(
-            f"{replica}: a training process exited with code 0 before the training was complete; look for a call of"
+            f"{replica}: a training process exited with code 0 before the training was complete; look for a call to"
             " exit, sys.exit, or os._exit"
         )
 
 
 @contextlib.contextmanager
 def exporting(file: str) -> Iterator[None]:
-    """Turn an error of the block, which exports the model in `file`, into a sentence with the line in that file."""
+    """Turn an exception in the block into a TrainerError with one sentence. The block exports the model.
+
+    If code in `file` raised the exception, the sentence contains the line number in `file`.
+    """
     try:
         yield
     except Exception as error:

@@ -1,19 +1,20 @@
-"""Leases an output folder to one job. The chief takes the lease before the job reads or writes there.
+"""Leases an output folder to one job. The chief takes the lease before the job reads or writes files in the folder.
 
-The folder `lease` under the checkpoints contains two files per writer. The launcher reads them, too, as
+The folder `lease` in the checkpoint folder contains two files per writer. The launcher also reads these files, as
 launcher/docs/events.md describes.
 
     JOB.json  The claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"}.
-              The writer locks this file with `flock`. If the file system has no locks, "lock" is empty.
-    JOB.12    An empty file for the twelfth renewal. Every 10 s, a new file replaces the previous one.
+              The writer locks this file with `flock`. If the file system doesn't support locks, "lock" is empty.
+    JOB.12    An empty file that marks the twelfth renewal. Every 10 s, a new file replaces the previous file.
 
-A writer is alive while its lock is held. A reader on the same machine sees the lock immediately. A writer from before
-the host's last boot is dead if it hasn't renewed since that boot. For any other reader, a writer is alive if it renews
-during 60 s of observation. The clocks of two machines are never compared. Each renewal has a new name. A
-mounted bucket lists new names immediately, but may serve a file's content and time from a cache for 60 s. Nothing is
-atomic on a bucket. So each writer first writes its claim, then waits until other machines see it, and then looks for
-other claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed, or to the writer with
-the older claim.
+A writer is alive while the writer holds its lock. A reader on the same machine sees the lock immediately. If a writer
+started before its host's last boot and hasn't renewed its lease since that boot, the writer is dead. In all other
+cases, a reader watches the writer for 60 s. If the writer renews its lease during this time, the writer is alive. The
+clocks of two machines are never compared. Each renewal creates a file with a new name, because a mounted bucket lists
+new names immediately. The contents and times of files may come from a cache for 60 s. Operations on a bucket aren't
+atomic. Therefore, each writer first writes its claim, then waits until other machines see the claim, and then looks for
+other claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If no
+writer has renewed its lease, the folder goes to the writer with the oldest claim.
 Source: Cloud Storage FUSE documentation, "Caching" and "Limitations and differences from POSIX", 2026.
 """
 
@@ -47,7 +48,7 @@ BOOT, UPTIME = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/uptime")
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """The claim of a job that writes to the folder or is about to write. `since` is a time of the job's own clock."""
+    """A claim of a job that writes, or is about to write, to the folder. `since` is a time on the job's own clock."""
 
     since: str
     job: str
@@ -57,7 +58,7 @@ class Claim:
 
 @contextlib.contextmanager
 def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
-    """Hold the lease of the output folder while the block runs, if this replica is the chief.
+    """If this replica is the chief, hold the lease of the output folder while the block runs.
 
     Raises TrainerError if another job holds the lease, or if the lease can't be written.
     """
@@ -83,7 +84,7 @@ def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
 
 
 class Lease:
-    """One job's lease of its output folder."""
+    """A job's lease on its output folder."""
 
     def __init__(self, storage: Storage) -> None:
         self._folder = storage.checkpoints / FOLDER
@@ -93,7 +94,10 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def take(self, settle: float) -> None:
-        """Become the only writer, and start the renewing thread. Others see a new claim after `settle` seconds."""
+        """Become the only writer, and start the renewal thread.
+
+        Other writers see a new claim after `settle` seconds.
+        """
         with writable.writing(self._folder):
             self._require_first()
             claim = self._write_claim()
@@ -103,7 +107,7 @@ class Lease:
         self._thread.start()
 
     def close(self) -> None:
-        """Give up the lease, and remove its files. Don't call this function from the renewing thread."""
+        """Give up the lease, and remove the lease's files. Don't call this function from the renewal thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(LEAVE_SECONDS)
@@ -114,13 +118,13 @@ class Lease:
         self._locked.close()
 
     def _require_first(self, own: Claim | None = None) -> None:
-        """Wait until no other writer is left, and remove dead writers. Raises TrainerError if a writer is alive."""
+        """Wait until there is no other writer. Raises TrainerError if another writer is alive and takes precedence."""
         seen: dict[str, tuple[int, float]] = {}
         while others := [claim for claim in _claims(self._folder) if claim.job != self._job]:
             for other in others:
                 renewals, is_locked = _renewals(self._folder, other.job), _is_locked(self._folder, other)
                 if is_locked is None and other.job not in seen:
-                    whether = f"whether job {other.job} on {other.host} still writes there"
+                    whether = f"whether job {other.job} on {other.host} still writes to this folder"
                     say(f"{self._folder.parent}: checking for up to {EXPIRE_SECONDS:.0f} s {whether}")
                 before, since = seen.setdefault(other.job, (renewals, time.monotonic()))
                 if is_locked is False or time.monotonic() > since + EXPIRE_SECONDS:
@@ -130,7 +134,10 @@ class Lease:
             time.sleep(LOOK_SECONDS)
 
     def _write_claim(self) -> Claim:
-        """Rewrite the claim, and lock it if the file system has locks. Readers ignore an empty claim."""
+        """Rewrite the claim's file, and lock the file if the file system supports locks.
+
+        Readers ignore an empty claim.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
         self._number, file = _renewals(self._folder, self._job), self._folder / f"{self._job}.json"
         file.unlink(missing_ok=True)
@@ -154,16 +161,16 @@ class Lease:
             with place.writing():
                 self._write_renewal()
                 if (jobs := {claim.job for claim in _claims(self._folder)}) and self._job not in jobs:
-                    taken = f"{self._folder.parent}: job {min(jobs)} has taken the folder"
-                    say_last(f"{taken}, because this job was silent for {EXPIRE_SECONDS:.0f} s; exiting", "ERROR")
+                    taken = f"{self._folder.parent}: job {min(jobs)} has taken over the folder"
+                    say_last(f"{taken}, because this job didn't renew its lease for {EXPIRE_SECONDS:.0f} s", "ERROR")
                     os._exit(TrainerError.exit_code)
 
 
 def _goes_first(other: Claim, own: Claim | None, renewals: int, *, is_alive: bool) -> bool:
     """Return whether another writer takes precedence over this job.
 
-    If this job has no claim yet, every writer that is known to be alive takes precedence. Otherwise, only a writer that
-    has renewed or has an older claim takes precedence. Any other writer is about to leave.
+    If this job hasn't written a claim yet, every writer that is known to be alive takes precedence. Otherwise, another
+    writer takes precedence only if that writer has renewed its lease or has an older claim.
     """
     return renewals > 0 or other < own if own else is_alive
 
@@ -183,13 +190,13 @@ def _files(folder: Path, job: str) -> list[Path]:
 
 
 def _renewals(folder: Path, job: str) -> int:
-    """Return how many times the job has renewed its claim."""
+    """Return how many times the job has renewed its lease."""
     numbers = (file.suffix[1:] for file in _files(folder, job))
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def _is_locked(folder: Path, claim: Claim) -> bool | None:
-    """Return whether the writer of a claim is alive, or None if this machine can't determine it."""
+    """Return whether a claim's writer is alive. If this machine can't determine the writer's state, return None."""
     with contextlib.suppress(OSError), (folder / f"{claim.job}.json").open("rb") as stream:
         if claim.lock == (machine := _machine(stream)):
             try:
@@ -206,7 +213,10 @@ def _is_locked(folder: Path, claim: Claim) -> bool | None:
 
 
 def _machine(stream: IO[bytes]) -> str:
-    """Return an ID of the machine and the mount on which a lock on this file is valid."""
+    """Return an ID for this machine and for the file's mount.
+
+    A lock on the file is valid only for processes with the same ID.
+    """
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 
@@ -216,7 +226,10 @@ def _remove(folder: Path, job: str) -> None:
 
 
 def _in_use(folder: Path, claim: Claim, renewals: int) -> TrainerError:
-    """Return the error for a second job. Its seconds use the file system's clock, and are only for the message."""
+    """Return the error for a folder that a different job uses.
+
+    The seconds in the error's text are based on the file system's clock.
+    """
     seconds = 0.0
     with contextlib.suppress(OSError):
         seconds = time.time() - (folder / f"{claim.job}.{renewals or 'json'}").stat().st_mtime

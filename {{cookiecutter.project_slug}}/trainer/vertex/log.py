@@ -1,7 +1,7 @@
-"""Prints log lines: plain text on a terminal, otherwise JSON objects, which Cloud Logging parses.
+"""Prints log lines as plain text on a terminal, and otherwise as JSON objects, which Cloud Logging parses.
 
-In Cloud Logging, `message` is the text, `severity` sets its color, and all other keys are searchable. The launcher acts
-on event keys, such as `step` and `lost_peer`, but never on a message.
+In Cloud Logging, the key `message` is the log entry's text, the key `severity` sets the entry's color, and all other
+keys are searchable. The launcher acts on event keys, such as `step` and `lost_peer`, but never on a message's text.
 Source: Cloud Logging documentation, "Structured logging", 2026.
 """
 
@@ -28,10 +28,10 @@ def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
 
 
 def say_last(message: str, severity: str = "INFO") -> None:
-    """Print one sentence from the handler of a signal that ends this process.
+    """Print one sentence from a signal handler that ends this process.
 
-    This function bypasses sys.stdout, because the signal may have interrupted a write to its buffer, which isn't
-    reentrant.
+    This function bypasses sys.stdout. The signal may have interrupted a write to the buffer of sys.stdout, and such
+    writes aren't reentrant.
     """
     line = f"{message}\n" if sys.stdout.isatty() else _json_line(message, severity)
     os.write(sys.stdout.fileno(), line.encode())
@@ -44,7 +44,7 @@ def say_lines(text: str, severity: str = "INFO", /, **fields: Any) -> None:
 
 
 def exit_code(run: Callable[..., None], *args: Any) -> int:
-    """Call a program's main function, and return the exit code. A TrainerError is printed without a traceback."""
+    """Call a program's main function, and return the exit code. Print a TrainerError without a traceback."""
     try:
         run(*args)
     except TrainerError as error:

@@ -1,8 +1,8 @@
-"""Finds out from NCCL's log whether NCCL uses the reducers of Reduction Server.
+"""Determines from NCCL's log whether NCCL uses the reducers of Reduction Server.
 
-NCCL reports this nowhere else. Reducers that NCCL doesn't use are idle, but still cost money. This file needs only
-Python's standard library, so you can copy it to another trainer.
-Source of the log lines: github.com/NVIDIA/nccl, src/plugin, src/transport and src/graph of 2.18 to 2.32.
+NCCL reports the use of reducers only in its log. Idle reducers still cost money. This file requires only Python's
+standard library, so you can copy this file to a different trainer.
+Source of the log lines: github.com/NVIDIA/nccl, versions 2.18 to 2.32, in src/plugin, src/transport, and src/graph.
 
 Example:
 
@@ -28,17 +28,17 @@ CONNECTED = re.compile(r"\[(\d+)\] NCCL INFO CollNet \d+/\d+ : .* via COLLNET/")
 WAY = re.compile(r"AllReduce: (\d+) Bytes -> Algo ([A-Z]\w*)")  # NCCL 2.23 logs numbers, which other versions redefine
 FAILED = "Cannot initialize CollNet"
 
-SYSTEM = "check that NCCL_COLLNET_ENABLE is 1, NCCL_NET is unset, and the reducers run; see the reducers' log"
+SYSTEM = "check that NCCL_COLLNET_ENABLE is 1, that NCCL_NET is unset, and that the reducers run; see the reducers' log"
 CHECK = "see /app/reduction-server.txt in the image"
 ALGO_FORCED = ("NCCL_ALGO selects another algorithm", "leave NCCL_ALGO unset")
 TOO_MANY_GPUS = (
     f"NCCL uses reducers only on machines with up to {MOST_GPUS} GPUs",
-    "use such machines, or remove pool 2",
+    "use machines with fewer GPUs, or remove pool 2",
 )
-NOT_CONNECTED = ("NCCL has loaded the plug-in, but not connected to the reducers", SYSTEM)
-NOT_MENTIONED = ("NCCL's log does not mention the reducers", CHECK)
-LOG_REDIRECTED = ("the job itself configures NCCL's log", "leave all variables unset that begin with NCCL_DEBUG")
-NO_LOG = ("NCCL has written no log to /tmp", "check that /tmp is writable, and that several GPUs train")
+NOT_CONNECTED = ("NCCL has loaded the plug-in, but has not connected to the reducers", SYSTEM)
+NOT_MENTIONED = ("NCCL's log doesn't mention the reducers", CHECK)
+LOG_REDIRECTED = ("the job itself configures NCCL's log", "unset all variables whose names begin with NCCL_DEBUG")
+NO_LOG = ("NCCL hasn't written a log to /tmp", "check that /tmp is writable, and that several GPUs train")
 # Pattern of a log line -> the problem with the reducers, and the fix. The first pattern that matches counts.
 CAUSES = {
     r"NCCL_ALGO set by environment to (?!\^|.*(?i:collnet))": ALGO_FORCED,
@@ -56,11 +56,11 @@ CAUSES = {
         "leave NCCL_COLLNET_ENABLE at 1, and remove Fast Socket from the image",
     ),
     r"Loaded coll(?:net)? plugin": NOT_CONNECTED,
-    r"Failed to find ncclCollNetPlugin_v": ("this NCCL does not support the plug-in's half for reducers", CHECK),
+    r"Failed to find ncclCollNetPlugin_v": ("this NCCL version doesn't support the CollNet part of the plug-in", CHECK),
     # NCCL 2.28 and later log nothing else about it.
-    r"Loaded net plugin": ("NCCL has loaded the plug-in's network half, but not its half for reducers", CHECK),
+    r"Loaded net plugin": ("NCCL has loaded the plug-in's network part, but not the CollNet part for reducers", CHECK),
     r"External network plugin \S+ is unsupported|Failed to find ncclNetPlugin_v": (
-        "NCCL supports no version of the plug-in",
+        "NCCL doesn't support any version of the plug-in",
         CHECK,
     ),
 }
@@ -68,7 +68,7 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Log:
-    """The state of the reducers according to the log of one process."""
+    """The state of the reducers according to the NCCL log of one process."""
 
     is_ours: bool  # whether there is a log with the settings of `watch`
     connected: int = 0  # NCCL ranks that prepare a connection to reducers, each on behalf of its machine
@@ -80,7 +80,10 @@ class Log:
 
 @dataclass(frozen=True)
 class Use:
-    """A verdict on the reducers, with a sentence for the user. `used` is None if the log doesn't show it."""
+    """The result of `judge`, with a sentence for the user.
+
+    If the log doesn't show the use of reducers, `used` is None.
+    """
 
     used: bool | None
     sentence: str
@@ -90,14 +93,14 @@ class Use:
 
 
 def watch(environ: MutableMapping[str, str]) -> None:
-    """Make NCCL try reducers and write a log that `read_log` can read. The user's own settings are kept."""
+    """Make NCCL try to use reducers, and write a log for `read_log`. The user's own settings take precedence."""
     environ.setdefault("NCCL_COLLNET_ENABLE", "1")
     if not LOGS.keys() & environ.keys():  # a user who has set one of them reads the log
         environ.update(LOGS)
 
 
 def read_log(environ: Mapping[str, str]) -> Log:
-    """Read what NCCL has logged in this process since `watch`."""
+    """Read the log that NCCL has written in this process since the call of `watch`."""
     if not _is_ours(environ):
         return Log(is_ours=False, cause=LOG_REDIRECTED)
     with contextlib.suppress(OSError):
@@ -106,7 +109,10 @@ def read_log(environ: Mapping[str, str]) -> Log:
 
 
 def end_log(environ: Mapping[str, str]) -> None:
-    """Discard everything that NCCL logs from now on: one line per all-reduce would fill the disk within days."""
+    """Discard everything that NCCL logs from now on.
+
+    Otherwise, one line per all-reduce would fill the disk within days.
+    """
     path = _path()
     if not _is_ours(environ) or not path.exists():
         return
@@ -118,7 +124,7 @@ def end_log(environ: Mapping[str, str]) -> None:
 
 
 def _is_ours(environ: Mapping[str, str]) -> bool:
-    """Return whether the log has the settings of `watch`. In a shorter log, used reducers would seem idle."""
+    """Return whether NCCL logs with the settings of `watch`. In a less detailed log, used reducers would seem idle."""
     return LOGS.items() <= environ.items()
 
 
@@ -128,7 +134,7 @@ def _path() -> Path:
 
 
 def parse(log: str) -> Log:
-    """Parse the text of a log."""
+    """Parse the text of an NCCL log."""
     if not log:
         return Log(is_ours=False)
     size, way = max(((int(size), way) for size, way in WAY.findall(log)), default=(0, ""))
@@ -137,15 +143,15 @@ def parse(log: str) -> Log:
 
 
 def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = None, gpus: int = 0) -> Use:
-    """Judge whether the reducers are used.
+    """Determine whether NCCL uses the reducers.
 
     Args:
         chief: the log of rank 0.
-        ranks: the number of ranks in all processes; 0 if only the chief's log is known.
-        connected: the number of connected ranks in all processes; None if only the chief's log is known.
-        gpus: the number of GPUs per machine; 0 if it isn't known.
+        ranks: the number of ranks in all processes. Pass 0 if only the chief's log is known.
+        connected: the number of connected ranks in all processes. Pass None if only the chief's log is known.
+        gpus: the number of GPUs per machine. Pass 0 if this number isn't known.
     """
-    unknown = f"NCCL's log does not show whether the {reducers} reducers are used"
+    unknown = f"NCCL's log doesn't show whether the {reducers} reducers are used"
     if not chief.is_ours:
         return Use(None, f"{unknown}: {'; '.join(chief.cause)}")
     # One rank per machine connects on behalf of all its ranks. It may not be rank 0, whose log may be the only one.
@@ -157,9 +163,12 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
     if chief.way.startswith("COLLNET") and chief.bytes >= LARGE:
         return Use(True, f"{reducers} reducers are in use ({seen})")
     if connected and not chief.way:
-        return Use(True, f"{reducers} reducers are connected ({by}); this NCCL does not log how much it uses them")
+        return Use(True, f"{reducers} reducers are connected ({by}); this NCCL version doesn't log reducer usage")
     if others_may and not connected and not chief.way:
-        return Use(None, f"{unknown}: rank 0 doesn't connect, but another rank may; sum `connected` over all ranks")
+        return Use(
+            None,
+            f"{unknown}: rank 0 isn't connected to reducers, but other ranks may be; sum `connected` over all ranks",
+        )
     if not connected and not others_may:
         why, cure = TOO_MANY_GPUS if gpus > MOST_GPUS else chief.cause
     elif chief.bytes < LARGE:

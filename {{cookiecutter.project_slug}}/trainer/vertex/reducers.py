@@ -1,4 +1,4 @@
-"""Makes NCCL use the reducers in pool 2, and reports whether NCCL uses them."""
+"""Configures NCCL for the reducers in pool 2, and reports whether NCCL uses these reducers."""
 
 import contextlib
 from collections.abc import Callable, Mapping, MutableMapping
@@ -12,18 +12,23 @@ VERDICT = Path("/app/reduction-server.txt")  # requirements/reducers.sh writes i
 
 
 class IdleReducersError(TrainerError):
-    """The error if --require-reducers is set, but NCCL doesn't use the reducers."""
+    """The error that is raised if --require-reducers is set, but NCCL doesn't use the reducers."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h
 
 
 def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: bool, required: bool) -> None:
-    """Configure NCCL for a job's reducers before NCCL starts. If NCCL can't use them, the chief prints a warning.
+    """Configure NCCL for a job's reducers before NCCL starts.
 
-    Raises TrainerError if the job lacks the required reducers, and IdleReducersError if it lacks GPUs for them.
+    If NCCL can't use the reducers, the chief prints a warning.
+
+    Raises TrainerError if reducers are required, but the job doesn't have reducers. Raises IdleReducersError if
+    reducers are required, but the run doesn't use GPUs.
     """
     if required and not count:
-        raise TrainerError("--require-reducers is set, but the job has no reducers; add pool 2, or remove the flag")
+        raise TrainerError(
+            "--require-reducers is set, but the job doesn't have reducers; add pool 2 to the job, or remove the flag"
+        )
     why = "" if gpus else "this run uses CPUs, but reducers need GPUs"
     if count and required and why:
         raise _idle(f"{count} reducers are not used: {why}", rank)
@@ -35,7 +40,10 @@ def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: b
 
 
 def verdict() -> str:
-    """Return why NCCL can't use reducers in this image, or an empty string if the image build found no problem."""
+    """Return why NCCL can't use reducers in this image.
+
+    If the image build didn't find a problem, return an empty string.
+    """
     with contextlib.suppress(OSError):
         return next((line for line in VERDICT.read_text().splitlines() if "idle" in line), "")
     return ""
@@ -51,9 +59,9 @@ def settle(
     gpus: int,
     required: bool,
 ) -> dict[str, float]:
-    """Find out whether the reducers were used. Return the result for the reports.
+    """Determine whether NCCL used the reducers, and return the result for the reports.
 
-    Every process must call this function, after the first all-reduce of gradients.
+    Every process must call this function after the first all-reduce of gradients.
 
     Args:
         count: the number of reducers in the job.
@@ -78,7 +86,10 @@ def settle(
 
 
 def _idle(sentence: str, rank: int) -> IdleReducersError:
-    """Return the error for idle reducers that are required. The chief's line has the field that alerts look for."""
+    """Print a log line on the chief, and return the error for idle reducers.
+
+    Alerts match the line's field `reducers`.
+    """
     if rank == 0:
         say(sentence, "ERROR", reducers="idle")
-    return IdleReducersError("--require-reducers is set, but the reducers are not used; see the chief's log")
+    return IdleReducersError("--require-reducers is set, but NCCL doesn't use the reducers; see the chief's log")

@@ -1,7 +1,8 @@
 """Maps a job's AIP_* variables and gs:// URIs to paths.
 
 Vertex AI mounts every bucket under /gcs in each replica, and passes the job's folders as gs:// URIs. The local Vertex
-sets GCS_MOUNT to a folder that replaces /gcs. Nothing else differs.
+sets GCS_MOUNT to a folder that replaces /gcs. In all other respects, the local Vertex passes folders
+in the same way as Vertex AI.
 """
 
 import json
@@ -23,7 +24,7 @@ FOLDERS = {"model": "AIP_MODEL_DIR", "checkpoints": "AIP_CHECKPOINT_DIR", "logs"
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a hyperparameter tuning job, and the file from which the service reads its metrics."""
+    """One trial of a hyperparameter tuning job, and the file from which Vertex AI reads the trial's metrics."""
 
     id: str
     metric_file: Path
@@ -31,7 +32,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Storage:
-    """The folders of one job. Outside Vertex AI, they are all under ./output."""
+    """The folders of one job. Without a job's environment variables, all folders are under ./output."""
 
     model: Path = Path("output/model")
     checkpoints: Path = Path("output/checkpoints")
@@ -42,11 +43,11 @@ class Storage:
 
     @property
     def emulated(self) -> bool:
-        """True in the local Vertex. Vertex AI itself always mounts buckets under /gcs."""
+        """True if the job runs in the local Vertex. Vertex AI always mounts buckets under /gcs."""
         return self.mount != Path("/gcs")
 
     def path(self, address: str) -> Path:
-        """Return the path for a gs:// URI, a /gcs path, or an ordinary path. Raises TrainerError for other URIs."""
+        """Return the path for a gs:// URI, a /gcs path, or an ordinary path. Raises TrainerError for all other URIs."""
         for prefix in ("gs://", "/gcs/"):
             if address.startswith(prefix):
                 return self.mount / address.removeprefix(prefix).lstrip("/")
@@ -56,7 +57,7 @@ class Storage:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy the content of all files under `source`. A mounted bucket doesn't store their modes and times."""
+    """Copy the contents of all files in `source`, but not their modes and times, which buckets don't store."""
     for path in sorted(source.rglob("*")):
         if path.is_file():
             copy = target / path.relative_to(source)
@@ -73,10 +74,13 @@ def checksum(file: Path) -> int:
 
 
 def read_json(file: Path) -> Any:
-    """Return the value of a JSON file. Raises OSError or ValueError, also for pipes, which could block forever."""
+    """Return the value in a JSON file.
+
+    Raises OSError or ValueError if the path can't be read or isn't a regular file.
+    """
     size = file.stat().st_size
     if not file.is_file() or size > LARGEST:
-        raise ValueError(f"it isn't a regular file of at most {LARGEST} bytes")
+        raise ValueError(f"the path isn't a regular file of at most {LARGEST} bytes")
     try:
         return json.loads(file.read_text())
     except RecursionError:
@@ -84,14 +88,17 @@ def read_json(file: Path) -> Any:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Replace the file atomically: a reader sees either the old text or the new text."""
+    """Replace a JSON file atomically, so that a reader sees either the old value or the new value."""
     aside = file.with_name(f"{file.name}.partial")
     aside.write_text(json.dumps(value, indent=1))
     aside.replace(file)
 
 
 def from_env(environ: Mapping[str, str]) -> Storage:
-    """Read the job's folders from AIP_* variables, with defaults, and the tuning trial from CLOUD_ML_* variables."""
+    """Read the job's folders from AIP_* variables, and the tuning trial from CLOUD_ML_* variables.
+
+    If a variable isn't set, use the folder's default.
+    """
     mounted = Storage(mount=Path(environ.get("GCS_MOUNT") or "/gcs"))
     folders = {name: mounted.path(environ[variable]) for name, variable in FOLDERS.items() if environ.get(variable)}
     id, file = environ.get("CLOUD_ML_TRIAL_ID", ""), environ.get("CLOUD_ML_HP_METRIC_FILE", "")

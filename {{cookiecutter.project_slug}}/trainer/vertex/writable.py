@@ -1,6 +1,6 @@
-"""Verifies before the training that outputs are writable, and reports disk errors in one sentence.
+"""Verifies that outputs are writable before the training starts, and reports disk errors in one sentence.
 
-The test writes a probe file, because permission bits aren't reliable for a mounted bucket or a read-only disk.
+This verification writes a probe file, because permission bits aren't reliable for a mounted bucket or a read-only disk.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ WORKER = ("checkpoints",)
 
 PROBE = ".writable-"
 DENIED = (errno.EACCES, errno.EPERM)
-SPACE = "free some space there, or choose another output folder"
-IN_THE_WAY = "a file is in the way: remove it, or choose another output folder"
+SPACE = "free some space on this disk, or choose another output folder"
+IN_THE_WAY = "a file is in the way; remove the file, or choose another output folder"
 USER = "run as root, as the image does, or give this user write permission"
-BUCKET = "check that the bucket exists, and that the job's service account has the role Storage Object Admin on it"
+BUCKET = "check that the bucket exists, and that the job's service account has the role Storage Object Admin"
 CURES: dict[int | None, str] = {
     **dict.fromkeys((None, errno.ENOSPC, errno.EDQUOT), SPACE),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), IN_THE_WAY),
     errno.ENOENT: f"if the folder was removed, create it again; otherwise {BUCKET}",
-    errno.EROFS: "choose an output folder on a disk that is not read-only",
+    errno.EROFS: "choose an output folder on a disk that isn't read-only",
 }
 
 
 def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
-    """Write a probe file for each of these kinds of outputs, and return the folders that were tested.
+    """Write a probe file to the folder of each of these types of outputs, and return the tested folders.
 
-    If a folder doesn't exist yet, the nearest folder above it is tested.
+    If a folder doesn't exist yet, the nearest existing parent folder is tested.
 
-    Raises TrainerError, with a line for each place that can't be written.
+    Raises TrainerError if outputs can't be written. The error's text has one line per output.
     """
     places = {"model": storage.model, "checkpoints": storage.checkpoints, "logs": storage.logs}
     if storage.trial:
@@ -58,10 +58,12 @@ def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn an error in the block, which writes to `path` or a folder under it, into a TrainerError with one sentence.
+    """Turn a file system error in the block into a TrainerError with one sentence.
+
+    The block writes to `path` or to a folder under `path`.
 
     Args:
-        others: the framework's exceptions for a file system error.
+        others: the framework's exception types for file system errors.
     """
     errors: tuple[type[Exception], ...] = (OSError, *others)
     try:
@@ -71,20 +73,20 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 class Dispensable:
-    """A place that a run can do without. Its failures cause a single warning, until it is writable again."""
+    """An output that a run can do without. If writing fails, one warning is printed until writing succeeds again."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._is_lost = path, False
 
     @contextlib.contextmanager
     def writing(self, *others: type[Exception]) -> Iterator[None]:
-        """Suppress an error in the block, which writes to the path or a folder under it, and print a warning."""
+        """Suppress a file system error in the block, which writes to the path, and print a warning."""
         try:
             with writing(self._path, *others):
                 yield
         except TrainerError as error:
             if not self._is_lost:
-                warn(f"{error}; training continues without it")
+                warn(f"{error}; training continues without this output")
             self._is_lost = True
         else:
             if self._is_lost:
@@ -93,7 +95,7 @@ class Dispensable:
 
 
 def _probe(storage: Storage, path: Path) -> Path:
-    """Write a probe file in `path` or the nearest existing folder above it, and return that folder."""
+    """Write a probe file to `path` or to the nearest existing parent folder. Return the folder of the probe file."""
     places = [path, *path.parents]
     if not storage.emulated and path.is_relative_to(storage.mount):
         # If no bucket is mounted, root could create its folder, and all outputs would be lost with the machine.
@@ -105,7 +107,10 @@ def _probe(storage: Storage, path: Path) -> Path:
 
 
 def _sentence(path: Path, error: Exception) -> str:
-    """Format an error: `/gcs/b/run/logs cannot be written (Permission denied: /gcs/b/run, as user 1000); run as ...`"""
+    """Format a file system error.
+
+    Example: `/gcs/b/run/logs cannot be written (Permission denied: /gcs/b/run, as user 1000); run as ...`
+    """
     reason, number = str(error).partition("\n")[0], None
     if isinstance(error, OSError) and error.errno:
         number, file = error.errno, Path(error.filename2 or error.filename or "")

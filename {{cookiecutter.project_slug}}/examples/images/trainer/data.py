@@ -1,7 +1,7 @@
-"""YOURS: defines a sample, its encoding, and its batches. This example: images with one label each.
+"""YOURS: defines a sample, its encoding, and its batches. In this example, a sample is an image with one label.
 
 `trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches with `augment` and `collate`.
-No other code depends on what a sample is. All arrays in this file are NumPy arrays, for any framework.
+No other code depends on the definition of a sample. All arrays in this file are NumPy arrays, for any framework.
 """
 
 import struct
@@ -24,18 +24,19 @@ EXAMPLE_NOISE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    """Config's flags for the data."""
+    """The flags for the data, which are part of Config."""
 
     data: str = "digits"
-    """Folder of shards, as a path or gs://BUCKET/FOLDER; "digits" is a small built-in data set."""
+    """Folder of shards, as a path or gs://BUCKET/FOLDER. The value "digits" selects a small built-in dataset."""
     classes: int = 10
-    """Number of classes. Labels are 0 or more, and less than this number."""
+    """Number of classes. Each label is at least 0 and less than this number."""
     noise: float | None = None
-    """Standard deviation of Gaussian noise on training pixels (0 to 1). The default is 0.1 for "digits", else 0."""
+    """Standard deviation of the Gaussian noise on training pixels (0 to 1).
+    The default is 0.1 for "digits", and 0 for all other data."""
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 
@@ -46,7 +47,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch of n samples as arrays, whose first dimension is n. The model is called with `inputs`."""
+    """A batch of n samples as arrays, whose first dimension is n. The array `inputs` is the model's input."""
 
     inputs: Array  # (n, height, width, channels), float32 in [0, 1]
     labels: Array  # (n,), int64
@@ -68,7 +69,7 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """Add noise to a training sample. The seed and the sample's place in the run determine `random`."""
+    """Add noise to a training sample. The seed and the sample's position in the run determine `random`."""
     noise = config.noise
     if noise is None:
         noise = EXAMPLE_NOISE if config.data in EXAMPLES else 0
@@ -79,7 +80,10 @@ def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> S
 
 
 def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
-    """Make a batch. Raises TrainerError if a label isn't a class, because a GPU would report an unrelated error."""
+    """Make a batch of these samples.
+
+    Raises TrainerError if a label isn't a valid class. Without this check, a GPU would report an unrelated error.
+    """
     images = np.stack([sample.image for sample in samples]).astype(np.float32) / np.float32(255)
     labels = np.array([sample.label for sample in samples], np.int64)
     wrong = labels[(labels < 0) | (labels >= config.classes)]
@@ -89,7 +93,7 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return additional counts per sample for reports, by name. `example` is a batch of one sample."""
+    """Return additional counts per sample for reports, keyed by name. `example` is a batch of one sample."""
     return {}
 
 
@@ -100,9 +104,10 @@ def show(answer: Callable[[Array], Array], batch: Batch) -> str:
 
 
 def digits() -> dict[str, list[Sample]]:
-    """Return 1,797 handwritten digits of 8 x 8 pixels, of which every fifth is held out.
+    """Return 1,797 images of handwritten digits with 8 x 8 pixels. Every fifth image is held out.
 
-    They are read from scikit-learn's own file, because importing scikit-learn takes two seconds in each replica.
+    The images are read from a file in the scikit-learn package. Importing scikit-learn would take two seconds in each
+    replica.
     """
     table = np.loadtxt(str(distribution("scikit-learn").locate_file(DIGITS)), delimiter=",")
     images = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)

@@ -1,4 +1,4 @@
-"""YOURS: tests of a sample, and of the samples in the example."""
+"""YOURS: tests of the sample format, and of the samples in the example dataset."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
-"""YOURS: defines a sample, its encoding, and its batches. This example: text as bytes.
+"""YOURS: defines a sample, its encoding, and its batches. In this example, a sample is text as bytes.
 
 `trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches with `augment` and `collate`.
-No other code depends on what a sample is. All arrays in this file are NumPy arrays, for any framework.
+No other code depends on the definition of a sample. All arrays in this file are NumPy arrays, for any framework.
 """
 
 import sysconfig
@@ -25,18 +25,21 @@ WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model writes, and the 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    """Config's flags for the data."""
+    """The flags for the data, which are part of Config."""
 
     data: str = "stdlib"
-    """Folder of shards, as a path or gs://BUCKET/FOLDER; "stdlib" is the source of Python's standard library."""
+    """Folder of shards, as a path or gs://BUCKET/FOLDER.
+
+    "stdlib" selects the source code of Python's standard library.
+    """
     context: int = 32
-    """Number of bytes that the model sees at a time. It must be less than the number of bytes in a sample."""
+    """Number of bytes that the model sees at a time. This number must be less than the number of bytes in a sample."""
     steps: int = 400
     """Number of optimizer steps."""
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from flags.at_least(1, config, "context")
 
 
@@ -45,7 +48,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch of n samples as arrays, whose first dimension is n. The model is called with `inputs`."""
+    """A batch of n samples as arrays, whose first dimension is n. The array `inputs` is the model's input."""
 
     inputs: Array  # (n, context), int32: a byte from 0 to 255
     targets: Array  # (n, context), int64: the byte after each of these
@@ -60,13 +63,13 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """Return a random part of the sample. The seed and the sample's place in the run determine `random`."""
+    """Return a random part of the sample. The seed and the sample's position in the run determine `random`."""
     room = len(sample.text) - config.context
     return sample if room < 1 else Sample(sample.text[random.integers(room) :])
 
 
 def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
-    """Make a batch. Raises TrainerError if a sample isn't longer than the context."""
+    """Make a batch of these samples. Raises TrainerError if a sample isn't longer than the context."""
     shortest = min(len(sample.text) for sample in samples)
     if shortest <= config.context:
         raise TrainerError(f"--context is {config.context}, but must be below the {shortest} bytes of a sample")
@@ -75,12 +78,12 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return additional counts per sample for reports, by name. `example` is a batch of one sample."""
+    """Return additional counts per sample for reports, keyed by name. `example` is a batch of one sample."""
     return {"tokens": example.inputs.shape[1]}
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
-    """Show how the exported model continues the first of some held-out samples."""
+    """Show how the exported model continues the first held-out sample."""
     text, context = batch.inputs[:1], batch.inputs.shape[1]
     random = np.random.default_rng(0)
     for _ in range(WRITTEN):
@@ -92,7 +95,10 @@ def show(answer: Callable[[Array], Array], batch: Batch) -> str:
 
 
 def stdlib() -> dict[str, list[Sample]]:
-    """Return the modules of Python's standard library (four million bytes). Every twentieth module is held out."""
+    """Return samples of the source code of Python's standard library (four million bytes).
+
+    Every twentieth module is held out.
+    """
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     return {
         "train": [*packed(file.read_bytes() for i, file in enumerate(files) if i % 20)],
@@ -101,7 +107,7 @@ def stdlib() -> dict[str, list[Sample]]:
 
 
 def packed(texts: Iterable[bytes]) -> Iterator[Sample]:
-    """Concatenate the texts, and split them into samples of equal length. The remainder is dropped."""
+    """Concatenate the texts, and split the result into samples of equal length. Drop the remainder."""
     rest = b""
     for text in texts:
         rest += text + END

@@ -1,4 +1,4 @@
-"""Finds your own script or module before replicas wait for each other, and runs it as Python would."""
+"""Finds your own script or module before the roll call at startup, and runs it as `__main__`."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ LOG_SECONDS = 300.0  # after which NCCL has chosen its algorithm
 
 
 class ScriptError(TrainerError):
-    """The error of a script that is missing, or that exited with a code other than 0."""
+    """The error for a script that is missing, or that exited with a nonzero code."""
 
     def __init__(self, text: str, exit_code: int = 1) -> None:
         self.exit_code = exit_code
@@ -28,14 +28,14 @@ class ScriptError(TrainerError):
 
 @dataclass(frozen=True)
 class Script:
-    """A file, or a module with -m, and its arguments."""
+    """A script file, or a module that follows -m, and the program's arguments."""
 
     name: str
     args: tuple[str, ...] = ()
     is_module: bool = False
 
     def run(self) -> None:
-        """Run the script as `__main__`. Raises ScriptError if it exits with a code other than 0."""
+        """Run the script as `__main__`. Raises ScriptError if the script exits with a nonzero code."""
         sys.argv = [self.name, *self.args]
         try:
             if self.is_module:
@@ -50,7 +50,7 @@ class Script:
                 raise ScriptError(f"{self.name} exited with code {end.code}", end.code) from None
 
     def run_with_reducers(self, count: int, *, is_chief: bool) -> None:
-        """Run the script, and let the chief's process report from NCCL's log whether the reducers are used."""
+        """Run the script. In the chief's process, report whether NCCL's log shows that the reducers are used."""
         ended = threading.Event()
         teller = threading.Thread(target=_tell, args=(count, is_chief, ended), daemon=True)
         teller.start()
@@ -60,20 +60,23 @@ class Script:
 
 
 def require_joined(joined: bool, processes: int, fix: str) -> None:
-    """Raise ScriptError if the script ran in several processes, and they exited with 0 without joining each other.
+    """Raise ScriptError if the script ran in several processes that exited with code 0 without joining each other.
 
-    If the script only starts other programs, nothing is raised, because this process can't know whether they joined.
+    If the script mainly ran other programs, don't raise an error, because this process can't know whether the other
+    programs joined each other.
     """
     own, others = (resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     if processes > 1 and not joined and others < own / 2:
-        raise ScriptError(f"{processes} processes ran, but none joined the others, so each trained alone. {fix}")
+        raise ScriptError(
+            f"{processes} processes ran, but didn't join each other, so each process trained alone. {fix}"
+        )
 
 
 def find(argv: Sequence[str]) -> Script:
-    """Return the script or module that a command line specifies. Raises ScriptError if it doesn't exist."""
+    """Return the script or module that a command line specifies. Raises ScriptError if the program doesn't exist."""
     is_module, words = argv[:1] == ["-m"], argv[argv[:1] == ["-m"] :]
     if not words:
-        raise ScriptError(f"the command specifies no script; use {USAGE}")
+        raise ScriptError(f"the command doesn't specify a script; use {USAGE}")
     name, *args = words
     if not (_has_module(name) if is_module else Path(name).is_file()):
         kind = "module" if is_module else "script"
@@ -89,9 +92,9 @@ def _has_module(name: str) -> bool:
 
 
 def _tell(reducers: int, is_chief: bool, ended: threading.Event) -> None:
-    """Wait for NCCL's log or the end of the script. Report whether reducers are used, and end the log.
+    """Wait for NCCL's log or the end of the script, and report whether NCCL uses the reducers.
 
-    Without this, the log would fill the disk within days.
+    Then discard all further log lines. Otherwise, NCCL's log would fill the disk within days.
     """
     while not ended.wait(LOG_SECONDS) and not nccl.read_log(os.environ).is_ours:
         pass

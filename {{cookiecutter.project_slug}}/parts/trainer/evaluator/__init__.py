@@ -1,1 +1,1 @@
-"""Scores a training's checkpoints in pool 3 while the training runs."""
+"""Scores a run's checkpoints in a replica of pool 3 while the training continues."""

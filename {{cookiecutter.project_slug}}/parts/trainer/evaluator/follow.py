@@ -1,10 +1,11 @@
-"""Follows a training's checkpoints, scores each of them, and marks the best one.
+"""Scores each checkpoint of a run while the training continues, and marks the best checkpoint.
 
-An evaluator isn't part of the cluster. The evaluator reads only the checkpoints in the job's folder. The training
-replicas read only the mark on the best checkpoint, and don't remove this checkpoint. So neither waits for the other.
+An evaluator isn't part of the training cluster. The evaluator reads only the checkpoints in the job's folder. The
+training replicas read only which checkpoint is marked as the best, and don't remove this checkpoint. Therefore, the
+evaluator and the training replicas don't wait for each other.
 
 The evaluator scores the oldest checkpoint first, because TensorBoard drops points that arrive after points of later
-steps. If the evaluator is slower than the training, some checkpoints are removed before they are scored.
+steps. If the evaluator is slower than the training, some checkpoints are removed before the evaluator scores them.
 """
 
 import math
@@ -44,10 +45,10 @@ def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job],
     """Run the evaluator.
 
     Args:
-        scorer: returns the function that scores a checkpoint.
+        scorer: a function that takes the job and returns the function that scores a checkpoint.
 
     Raises:
-        TrainerError: If this is a second evaluator, if an output isn't writable, or if `score_all` raises it.
+        TrainerError: If this is a second evaluator, if an output isn't writable, or if `score_all` raises TrainerError.
     """
     _, config = choice.parse(argv, "trainer.evaluator")
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
@@ -59,13 +60,14 @@ def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job],
 
 
 def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
-    """Score checkpoints until the training is over. The results are a separate run in TensorBoard.
+    """Score checkpoints until the training is complete. TensorBoard shows the results as a separate run.
 
-    After SIGTERM, the evaluator exits with 143, not with 0. The service also sends SIGTERM when it takes the machine
-    away, and must not count the evaluator as finished in this case. After the end of the job, the code doesn't matter.
+    After SIGTERM, the evaluator exits with code 143, not with code 0. Vertex AI also sends SIGTERM when it preempts the
+    machine, and must not treat the evaluator as finished in this case. After the end of the job, the exit code doesn't
+    matter.
 
     Raises:
-        TrainerError: If held-out shards are missing, or if a checkpoint is from another model.
+        TrainerError: If held-out shards are missing, or if a checkpoint doesn't match the model.
     """
     config, root = job.config, job.storage.checkpoints
     score = scorer(replace(job, config=replace(config, global_batch=min(config.global_batch, AT_ONCE))))
@@ -87,10 +89,10 @@ def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
 def follow(config: Config, root: Path, score: Score, report: Report, patience: float = PATIENCE_SECONDS) -> None:
     """Score each complete checkpoint in `root` once, until the last step's checkpoint is scored.
 
-    If there is no new checkpoint for `patience` seconds, stop with a warning.
+    If there is no new checkpoint for `patience` seconds, print a warning and stop.
 
     Raises:
-        TrainerError: If a checkpoint is from another model.
+        TrainerError: If a checkpoint doesn't match the model.
     """
     results, attempts, deadline = read_results(root), Counter[int](), time.monotonic() + patience
     best: Path | None = None
@@ -115,9 +117,9 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
 
 
 def mark_best(root: Path, results: Mapping[int, Metrics], marked: Path | None) -> Path | None:
-    """Mark the checkpoint with the smallest finite held-out loss, among the checkpoints that still exist.
+    """Among the checkpoints that still exist, mark the checkpoint with the smallest finite held-out loss.
 
-    Returns this checkpoint, or `marked` if there is none.
+    Return the marked checkpoint. If there is no such checkpoint, return `marked`.
     """
     numbers = {step: metrics["loss"] for step, metrics in results.items() if math.isfinite(metrics["loss"])}
     losses = {step: loss for step, loss in numbers.items() if commit_marker.numbered(root, step).is_dir()}
@@ -131,7 +133,10 @@ def mark_best(root: Path, results: Mapping[int, Metrics], marked: Path | None) -
 
 
 def read_results(root: Path) -> dict[int, Metrics]:
-    """Return the metrics by step that an earlier evaluator of this job has stored. Empty if there was none."""
+    """Return the metrics that an earlier evaluator of this job stored, keyed by step.
+
+    If there are no stored metrics, return an empty dictionary.
+    """
     try:
         return {int(step): metrics for step, metrics in read_json(root / RESULTS).items()}
     except FileNotFoundError:
@@ -142,7 +147,10 @@ def read_results(root: Path) -> dict[int, Metrics]:
 
 
 def _attempt(score: Score, folder: Path, *, is_last: bool) -> Metrics | None:
-    """Return the checkpoint's metrics, or None if it was removed, if it is damaged, or if another attempt may help."""
+    """Return the checkpoint's metrics.
+
+    Return None if the checkpoint was removed, if it is damaged, or if another attempt may succeed.
+    """
     problem = commit_marker.why_corrupt(folder)
     try:
         if not problem:
@@ -152,7 +160,7 @@ def _attempt(score: Score, folder: Path, *, is_last: bool) -> Metrics | None:
             raise
         problem = f"{type(error).__name__}: {error}".partition("\n")[0]
     if commit_marker.why_incomplete(folder):
-        warn(f"skipped {folder}: it was removed during the evaluation")
+        warn(f"skipped {folder}: the checkpoint was removed during the evaluation")
     else:
         warn(f"skipped {folder}: {problem}" if is_last else f"{folder} cannot be scored ({problem}); trying again")
     return None

@@ -317,7 +317,7 @@ def read_model(net: nn.Module, folder: Path) -> None:
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as intended
             state_dict_loader.load({"model": weights}, checkpoint_id=folder, planner=Whole("model."), no_dist=True)
     except CheckpointException as error:
-        raise TrainerError(f"{folder} does not fit this model ({one_line(first_cause(error))})") from None
+        raise TrainerError(f"{folder} doesn't match this model ({one_line(first_cause(error))})") from None
     net.load_state_dict(weights)
 
 

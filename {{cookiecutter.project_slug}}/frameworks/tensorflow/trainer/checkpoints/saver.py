@@ -173,7 +173,7 @@ def read_model(net: keras.Model, folder: Path) -> None:
     try:
         tf.train.Checkpoint(model=net).read(str(folder / PREFIX)).expect_partial().assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
-        raise TrainerError(f"{folder} does not fit this model ({str(error).partition(chr(10))[0]})") from None
+        raise TrainerError(f"{folder} doesn't match this model ({str(error).partition(chr(10))[0]})") from None
 
 
 def objects(state: State) -> tf.train.Checkpoint:

@@ -1,10 +1,10 @@
-"""YOURS: the model, its loss, and its metrics. This example: a Vision Transformer that classifies images.
+"""YOURS: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
 
-The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
-computes sums, means, and the division by the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The
+training loop computes sums and means, and divides by the size of the global batch.
 
 Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm
-blocks, mean pooling instead of a class token, and no dropout.
+blocks, and uses mean pooling instead of a class token. The model doesn't use dropout.
 """
 
 from collections.abc import Iterator
@@ -23,16 +23,16 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """Config's flags for the model, in addition to the flags for the data."""
+    """The flags for the model and for the data, which are part of Config."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size: about 0.2, 21, 86, 303, or 1,208 million parameters."""
+    """Model size. The sizes have about 0.2, 21, 86, 303, and 1,208 million parameters."""
     patch: int = 2
-    """Side of a square patch, in pixels. It must divide the image's height and width."""
+    """Side of a square patch, in pixels. The image's height and width must be divisible by this number."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -61,7 +61,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) -> the same shape."""
+        """Map tokens (n, tokens, width) to the same shape."""
         # The rows of qkv are ordered by head, so that a shard contains complete heads. `tensor_parts` relies on it.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v)
@@ -77,13 +77,13 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) -> the same shape."""
+        """Map tokens (n, tokens, width) to the same shape."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
 
 class Embed(nn.Module):
-    """The image's patches, projected to tokens, plus their positions."""
+    """A layer that projects the image's patches to tokens, and adds position embeddings."""
 
     def __init__(self, width: int, image: tuple[int, int, int], patch: int) -> None:
         super().__init__()
@@ -93,17 +93,17 @@ class Embed(nn.Module):
         self.position = nn.Parameter(torch.randn((height // patch) * (across // patch), width) * 0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (n, height, width, channels) in [0, 1] -> (n, tokens, width)."""
+        """Map images (n, height, width, channels) in [0, 1] to tokens (n, tokens, width)."""
         return self.project(self.patches(images)) + self.position
 
     def patches(self, images: Tensor) -> Tensor:
-        """(n, height, width, channels) -> (n, patches, patch * patch * channels)."""
+        """Split images (n, height, width, channels) into patches (n, patches, patch * patch * channels)."""
         tiles = images.unflatten(2, (-1, self.patch)).unflatten(1, (-1, self.patch))
         return tiles.transpose(2, 3).flatten(3).flatten(1, 2)
 
 
 class Head(nn.Module):
-    """The mean over the tokens, followed by one linear layer."""
+    """A layer that computes the mean over the tokens, and then the logits."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -111,21 +111,22 @@ class Head(nn.Module):
         self.out = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) -> logits (n, classes)."""
+        """Map tokens (n, tokens, width) to logits (n, classes)."""
         return self.out(self.norm(x).mean(dim=1))
 
 
 class VisionTransformer(nn.Module):
-    """Images (n, height, width, channels) in [0, 1] -> logits (n, classes).
+    """A model that maps images (n, height, width, channels) in [0, 1] to logits (n, classes).
 
-    Model parallelism requires some of these attributes. `--strategy ddp` requires none of them.
+    Model parallelism requires some of the attributes below. `--strategy ddp` doesn't require any attributes.
 
     Attributes:
-        embed, blocks, head: run in this order, each with one input tensor and one output tensor. All blocks have the
-            same structure.
-        heads: the number of attention heads. The degree of `--strategy tensor` must divide it.
-        tensor_parts: how `--strategy tensor` shards a block. In each pair, the first layer is sharded by its outputs
-            and the second layer by its inputs, so that a pair needs only one all-reduce.
+        embed, blocks, head: modules that run in this order, each with one input tensor and one output tensor. All
+            blocks have the same structure.
+        heads: the number of attention heads. This number must be divisible by `--degree` of `--strategy tensor`.
+        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer is
+            sharded by its outputs, and the second layer is sharded by its inputs. Therefore, each pair requires only
+            one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -149,7 +150,7 @@ class VisionTransformer(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialize weights by Glorot's method and biases with zero, as in the paper's own code."""
+    """Initialize weights with Glorot's method, and biases with zero, as the paper's own code does."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -157,22 +158,28 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """Build the model for batches like the example. PyTorch's random state determines the initial weights.
+    """Build the model for batches like `example`. PyTorch's random state determines the initial weights.
 
     Raises:
-        TrainerError: If the patch doesn't divide the image.
+        TrainerError: If the image isn't divisible into patches.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
-        raise TrainerError(f"--patch is {config.patch}, but must divide the image of {height} x {width} pixels")
+        raise TrainerError(f"--patch is {config.patch}, but must divide the image's height {height} and width {width}")
     return VisionTransformer(SIZES[config.size], (height, width, channels), config.patch, config.classes)
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Return each sample's cross-entropy (n,), in float32, from logits (n, classes). The loop minimizes their mean."""
+    """Return each sample's cross-entropy (n,), in float32, for logits (n, classes).
+
+    The training loop minimizes the mean.
+    """
     return functional.cross_entropy(output.float(), batch.labels, reduction="none")
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return the metrics besides the loss, each of shape (n,): accuracy is 1 for a correct class, and 0 otherwise."""
+    """Return all metrics except the loss, each of shape (n,).
+
+    The accuracy is 1 for a correct class, and 0 otherwise.
+    """
     return {"accuracy": (output.argmax(dim=1) == batch.labels).float()}

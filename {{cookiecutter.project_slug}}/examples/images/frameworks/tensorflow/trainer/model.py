@@ -1,11 +1,11 @@
-"""YOURS: the model, its loss, and its metrics. This example: a Vision Transformer that classifies images.
+"""YOURS: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
 
-The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
-computes sums, means, and the division by the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The
+training loop computes sums and means, and divides by the size of the global batch.
 
 Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm
-blocks, mean pooling instead of a class token, and no dropout. It uses layer normalization, not batch normalization,
-because Keras 3 doesn't average the moving statistics over the workers.
+blocks, and uses mean pooling instead of a class token. The model doesn't use dropout. The model uses layer
+normalization, not batch normalization, because Keras 3 doesn't average the moving statistics across workers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,16 +24,16 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """Config's flags for the model, in addition to the flags for the data."""
+    """The flags for the model and for the data, which are part of Config."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size: about 0.2, 21, 86, 303, or 1,208 million parameters."""
+    """Model size. The sizes have about 0.2, 21, 86, 303, and 1,208 million parameters."""
     patch: int = 2
-    """Side of a square patch, in pixels. It must divide the image's height and width."""
+    """Side of a square patch, in pixels. The image's height and width must be divisible by this number."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -54,7 +54,7 @@ SIZES = {
 
 
 class Attention(layers.Layer):
-    """(n, tokens, width) -> the same shape."""
+    """A layer that maps tokens (n, tokens, width) to the same shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Attention(layers.Layer):
 
 
 class Block(layers.Layer):
-    """(n, tokens, width) -> the same shape."""
+    """A layer that maps tokens (n, tokens, width) to the same shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """Images (n, height, width, channels) -> embedded patches (n, tokens, size)."""
+    """A layer that maps images (n, height, width, channels) to embedded patches (n, tokens, width)."""
 
     def __init__(self, patch: int, width: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Embed(layers.Layer):
 
 
 class Head(layers.Layer):
-    """(n, tokens, width) -> logits (n, classes), in float32 even if the other layers compute in bfloat16."""
+    """A layer that maps (n, tokens, width) to float32 logits (n, classes), even if other layers use bfloat16."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -120,21 +120,21 @@ class Head(layers.Layer):
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """Build the model for batches like the example. Keras' random state determines the initial weights.
+    """Build the model for batches like `example`. Keras' random state determines the initial weights.
 
     Args:
-        devices: TensorFlow's names of devices on this machine, on which the blocks are placed in turn. With "",
-            TensorFlow itself places the blocks, as for a strategy that copies the model to every device.
+        devices: the TensorFlow names of devices on this machine, on which the blocks are placed in turn. If the name is
+            "", TensorFlow itself places the blocks, for example if a strategy copies the model to every device.
 
     Raises:
-        TrainerError: If the patch doesn't divide the image, or if there are more devices than blocks.
+        TrainerError: If the image isn't divisible into patches, or if there are more devices than blocks.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
-        raise TrainerError(f"--patch is {config.patch}, but must divide the image of {height} x {width} pixels")
+        raise TrainerError(f"--patch is {config.patch}, but must divide the image's height {height} and width {width}")
     size = SIZES[config.size]
     if len(devices) > size.depth:
-        raise TrainerError(f"--degree is {len(devices)}, but must be at most the {size.depth} blocks of {config.size}")
+        raise TrainerError(f"--degree is {len(devices)}, but {config.size} has only {size.depth} blocks")
     first, *others = placement.even(size.depth, devices)
     images = keras.Input((height, width, channels))
     x = placement.call_on(first, Embed(config.patch, size.width), images)
@@ -144,10 +144,16 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Return each sample's cross-entropy (n,), in float32, from logits (n, classes). The loop minimizes their mean."""
+    """Return each sample's cross-entropy (n,), in float32, for logits (n, classes).
+
+    The training loop minimizes the mean.
+    """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(batch.labels, output)
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """Return the metrics besides the loss, each of shape (n,): accuracy is 1 for a correct class, and 0 otherwise."""
+    """Return all metrics except the loss, each of shape (n,).
+
+    The accuracy is 1 for a correct class, and 0 otherwise.
+    """
     return {"accuracy": tf.cast(tf.argmax(output, axis=1) == batch.labels, tf.float32)}

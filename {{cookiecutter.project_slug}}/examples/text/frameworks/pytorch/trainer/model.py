@@ -1,10 +1,11 @@
-"""YOURS: the model, its loss, and its metrics. This example: a byte-level GPT that predicts the next byte.
+"""YOURS: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
 
-The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
-computes sums, means, and the division by the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The
+training loop computes sums and means, and divides by the size of the global batch.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm
-blocks, learned positions, no dropout, and one matrix for both embedding and output (Press and Wolf, 2017).
+blocks, learned positions, and one matrix for both embedding and output (Press and Wolf, 2017). The model doesn't use
+dropout.
 """
 
 from collections.abc import Iterator
@@ -21,14 +22,14 @@ from trainer.data import BYTES, Batch, DataFlags
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """Config's flags for the model, in addition to the flags for the data."""
+    """The flags for the model and for the data, which are part of Config."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size: about 0.2, 21, 85, 302, or 1,208 million parameters."""
+    """Model size. The sizes have about 0.2, 21, 85, 302, and 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from ()
 
 
@@ -57,7 +58,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) -> the same shape. No token depends on a later one."""
+        """Map tokens (n, tokens, width) to the same shape. Each token depends only on itself and earlier tokens."""
         # The rows of qkv are ordered by head, so that a shard contains complete heads. `tensor_parts` relies on it.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -73,13 +74,13 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) -> the same shape."""
+        """Map tokens (n, tokens, width) to the same shape."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
 
 class Embed(nn.Module):
-    """A vector for each byte, plus its position."""
+    """A layer that maps each byte to a vector, and adds a vector for the byte's position."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -89,12 +90,12 @@ class Embed(nn.Module):
             nn.init.normal_(vectors, std=width**-0.5)  # length 1, so that the first logits vary by 1
 
     def forward(self, text: Tensor) -> Tensor:
-        """Bytes (n, tokens), at most `context` of them -> (n, tokens, width)."""
+        """Map bytes (n, tokens) to vectors (n, tokens, width). There are at most `context` tokens."""
         return functional.embedding(text, self.weight) + self.position[: text.shape[1]]
 
 
 class Head(nn.Module):
-    """The similarity of each token to each byte, computed with the vectors that embed the bytes."""
+    """A layer that computes the similarity of each token to each byte, with the vectors that embed the bytes."""
 
     def __init__(self, width: int, weight: nn.Parameter) -> None:
         super().__init__()
@@ -102,21 +103,22 @@ class Head(nn.Module):
         self.weight = weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, tokens, width) -> logits (n, tokens, 256)."""
+        """Map tokens (n, tokens, width) to logits (n, tokens, 256)."""
         return functional.linear(self.norm(x), self.weight)
 
 
 class GPT(nn.Module):
-    """Bytes (n, tokens), at most `context` of them -> logits (n, tokens, 256) of the byte after each.
+    """A model that maps at most `context` bytes (n, tokens) to logits (n, tokens, 256) for the next byte.
 
-    Model parallelism requires some of these attributes. `--strategy ddp` requires none of them.
+    Model parallelism requires some of the attributes below. `--strategy ddp` doesn't require any attributes.
 
     Attributes:
-        embed, blocks, head: run in this order, each with one input tensor and one output tensor. All blocks have the
-            same structure.
-        heads: the number of attention heads. The degree of `--strategy tensor` must divide it.
-        tensor_parts: how `--strategy tensor` shards a block. In each pair, the first layer is sharded by its outputs
-            and the second layer by its inputs, so that a pair needs only one all-reduce.
+        embed, blocks, head: modules that run in this order, each with one input tensor and one output tensor. All
+            blocks have the same structure.
+        heads: the number of attention heads. This number must be divisible by `--degree` of `--strategy tensor`.
+        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer is
+            sharded by its outputs, and the second layer is sharded by its inputs. Therefore, each pair requires only
+            one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -140,7 +142,7 @@ class GPT(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialize weights by Glorot's method and biases with zero."""
+    """Initialize weights with Glorot's method, and biases with zero."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -148,16 +150,16 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """Build the model for batches like the example. PyTorch's random state determines the initial weights."""
+    """Build the model for batches like `example`. PyTorch's random state determines the initial weights."""
     return GPT(SIZES[config.size], context=example.inputs.shape[1])
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Return each sample's mean cross-entropy (n,), in float32, from logits (n, tokens, 256)."""
+    """Return each sample's mean cross-entropy (n,), in float32, for logits (n, tokens, 256)."""
     of_each = functional.cross_entropy(output.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
     return of_each.view_as(batch.targets).mean(dim=1)
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return the metrics besides the loss, each of shape (n,): accuracy is the share of correct bytes."""
+    """Return all metrics except the loss, each of shape (n,). The accuracy is the fraction of correct bytes."""
     return {"accuracy": (output.argmax(dim=2) == batch.targets).float().mean(dim=1)}

@@ -1,10 +1,11 @@
-"""YOURS: the model, its loss, and its metrics. This example: a byte-level GPT that predicts the next byte.
+"""YOURS: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
 
-The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The loop
-computes sums, means, and the division by the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The
+training loop computes sums and means, and divides by the size of the global batch.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm
-blocks, learned positions, no dropout, and one matrix for both embedding and output (Press and Wolf, 2017).
+blocks, learned positions, and one matrix for both embedding and output (Press and Wolf, 2017). The model doesn't use
+dropout.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,14 +23,14 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """Config's flags for the model, in addition to the flags for the data."""
+    """The flags for the model and for the data, which are part of Config."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size: about 0.2, 21, 85, 302, or 1,208 million parameters."""
+    """Model size. The sizes have about 0.2, 21, 85, 302, and 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase with the flag's name for each invalid value."""
+    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
     yield from ()
 
 
@@ -50,7 +51,7 @@ SIZES = {
 
 
 class Attention(layers.Layer):
-    """(n, tokens, width) -> the same shape. No token depends on a later one."""
+    """A layer that maps tokens (n, tokens, width) to the same shape. Tokens don't depend on later tokens."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class Attention(layers.Layer):
 
 
 class Block(layers.Layer):
-    """(n, tokens, width) -> the same shape."""
+    """A layer that maps tokens (n, tokens, width) to the same shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -83,7 +84,7 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """Bytes (n, tokens), at most `context` of them -> their vectors plus positions, (n, tokens, width)."""
+    """A layer that maps at most `context` bytes (n, tokens) to vectors (n, tokens, width), and adds positions."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -98,9 +99,9 @@ class Embed(layers.Layer):
 
 
 class Head(layers.Layer):
-    """The similarity of each token to each byte, computed with the vectors that embed the bytes.
+    """A layer that computes the similarity of each token to each byte, with the vectors that embed the bytes.
 
-    Maps (n, tokens, width) to logits (n, tokens, 256), in float32 even if the other layers compute in bfloat16.
+    The layer maps (n, tokens, width) to float32 logits (n, tokens, 256), even if other layers compute in bfloat16.
     """
 
     def __init__(self, embed: Embed) -> None:
@@ -113,18 +114,18 @@ class Head(layers.Layer):
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """Build the model for batches like the example. Keras' random state determines the initial weights.
+    """Build the model for batches like `example`. Keras' random state determines the initial weights.
 
     Args:
-        devices: TensorFlow's names of devices on this machine, on which the blocks are placed in turn. With "",
-            TensorFlow itself places the blocks, as for a strategy that copies the model to every device.
+        devices: the TensorFlow names of devices on this machine, on which the blocks are placed in turn. If the name is
+            "", TensorFlow itself places the blocks, for example if a strategy copies the model to every device.
 
     Raises:
         TrainerError: If there are more devices than blocks.
     """
     size, context = SIZES[config.size], example.inputs.shape[1]
     if len(devices) > size.depth:
-        raise TrainerError(f"--degree is {len(devices)}, but must be at most the {size.depth} blocks of {config.size}")
+        raise TrainerError(f"--degree is {len(devices)}, but {config.size} has only {size.depth} blocks")
     first, *others = placement.even(size.depth, devices)
     text = keras.Input((None,), dtype="int32")
     embed = Embed(size.width, context)
@@ -135,11 +136,11 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Return each sample's mean cross-entropy (n,), in float32, from logits (n, tokens, 256)."""
+    """Return each sample's mean cross-entropy (n,), in float32, for logits (n, tokens, 256)."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, output), axis=1)
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """Return the metrics besides the loss, each of shape (n,): accuracy is the share of correct bytes."""
+    """Return all metrics except the loss, each of shape (n,). The accuracy is the fraction of correct bytes."""
     right = tf.argmax(output, axis=2) == batch.targets
     return {"accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=1)}
