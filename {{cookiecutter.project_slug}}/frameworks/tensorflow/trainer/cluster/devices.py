@@ -50,7 +50,7 @@ def set_up_gpus() -> list[tf.config.PhysicalDevice]:
 
 
 def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
-    """Set the compute dtype of the forward pass. `auto` selects bfloat16 on A100, L4 and newer GPUs."""
+    """Set the compute dtype of the forward pass. `--precision auto` selects bfloat16 on A100, L4 and newer GPUs."""
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     has_it = details.get("compute_capability", (0, 0)) >= (8, 0)
     if precision == "bfloat16" or (precision == "auto" and has_it):

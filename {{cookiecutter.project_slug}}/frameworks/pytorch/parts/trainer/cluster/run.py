@@ -25,7 +25,7 @@ JOIN = (
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the script in the processes of this replica. Raises TrainerError for an error that the user can fix."""
+    """Run the script in the processes of this replica. Raises TrainerError if an error occurs that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     if AGENT in environ:
         from trainer.cluster import processes
