@@ -146,5 +146,9 @@ class Strategy:
         return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Return how long this process computed, and only communicated, in the latest timed step, if that is known."""
+        """Return the computation time of a process, and the communication time that doesn't overlap with computation.
+
+        Both times are in seconds, for the latest timed step of this process. If the times are unknown, return an empty
+        dictionary.
+        """
         return {}

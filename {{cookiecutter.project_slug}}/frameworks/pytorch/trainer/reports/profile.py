@@ -1,4 +1,4 @@
-"""Traces the kernels and operations of selected steps on the chief."""
+"""Traces the kernels and operations of selected training steps on the chief."""
 
 import math
 import re
@@ -23,7 +23,7 @@ class Trace:
     """The trace of the steps that --profile selects. Call `step` after each step of the run.
 
     Args:
-        start: the number of steps before this run.
+        start: the number of steps that earlier runs finished.
         is_chief: True if this process writes a trace.
     """
 
@@ -79,7 +79,10 @@ def times(events: list[FunctionEvent]) -> list[Span]:
 
 
 def steps_ahead(config: Config, start: int) -> range:
-    """Return the indices of the steps to trace. If the run resumes after the first of these steps, return none."""
+    """Return the indices of the steps to trace.
+
+    If the run resumes after the first of these steps, return an empty range.
+    """
     traced = traced_steps(config)
     if traced and traced.start < start:
         warn(f"--profile {config.profile}: no trace is written, because the run resumes after the first traced step")
@@ -88,9 +91,12 @@ def steps_ahead(config: Config, start: int) -> range:
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Return how the traced steps used their time. Communication that overlaps with computation costs no time.
+    """Return a summary of the average time of the traced steps.
 
-    `52.1 ms a step: computing 30.0, communicating 25.0, of which 8.0 alone; neither 14.1`
+    Communication doesn't make a step slower while it overlaps with computation.
+
+    Example: `a step took 52.1 ms on average, with 30.0 ms of computation and 25.0 ms of communication; 8.0 ms of the
+    communication didn't overlap with computation, and neither ran for 14.1 ms`
     """
     kernels, messages = [*computing], [*communicating]
     either, computed, communicated = covered(kernels + messages), covered(kernels), covered(messages)
@@ -101,7 +107,7 @@ def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: flo
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Return the total seconds that the spans cover, without counting overlaps twice."""
+    """Return the total time in seconds that the spans cover. Overlaps count only once."""
     total, end = 0.0, -math.inf
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0.0)

@@ -1,8 +1,8 @@
-"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop, in one process per GPU of the job.
+"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop in one process per GPU of the job.
 
-This command replaces torchrun for any script that torchrun can start. PyTorch's agent sets RANK, WORLD_SIZE,
-LOCAL_RANK, MASTER_ADDR and so on. The command also waits for every replica by name, and its exit code shows whether
-this replica or another replica failed.
+The command `trainer.cluster.run` replaces `torchrun` for any script that `torchrun` can start. PyTorch's agent sets
+RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and related environment variables. The command also waits until every replica
+has started. The command's exit code shows whether this replica or a different replica failed.
 """
 
 import contextlib
@@ -36,7 +36,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then let PyTorch's agent start the same command in one process per GPU."""
+    """Wait for all replicas, then start the same command in one process per GPU. PyTorch's agent starts the processes.
+    """
     rank = cluster.rank  # raises an error in a replica that doesn't train
 
     import torch  # takes seconds, so a wrong command is reported before
@@ -67,10 +68,10 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def must_join(processes: int) -> Iterator[None]:
-    """Require that the block joins a process group of several processes. The block may leave the group again.
+    """Check that the block joins a process group with several processes. The block may leave the process group again.
 
     Raises:
-        ScriptError: if the block didn't join such a group.
+        ScriptError: if the block doesn't join a process group with several processes.
     """
     from torch.distributed import distributed_c10d
 

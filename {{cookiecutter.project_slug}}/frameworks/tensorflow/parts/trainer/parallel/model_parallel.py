@@ -49,7 +49,10 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
         return mesh
 
     def scope(self, world: World) -> AbstractContextManager[Any]:
-        """Return an empty scope. A strategy's scope would mirror the variables, but each variable has one device."""
+        """Return a context manager that does nothing.
+
+        The scope of TensorFlow's strategy would mirror variables, but each variable must be on one device only.
+        """
         return nullcontext()
 
     def build(self, config: Config, example: Batch, world: World) -> keras.Model:
