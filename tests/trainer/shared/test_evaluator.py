@@ -233,7 +233,7 @@ def test_real_checkpoints_are_scored_without_a_training(alone: Run, tmp_path: Pa
 
 @pytest.mark.proof
 def test_checkpoints_of_another_model_are_refused_in_one_sentence(alone: Run, tmp_path: Path) -> None:
-    with pytest.raises(TrainerError, match="does not fit this model"):
+    with pytest.raises(TrainerError, match="doesn't match this model"):
         scored(alone, tmp_path, "--size", "small")
 
 

@@ -108,7 +108,7 @@ def load(folder: Path) -> Exported:
         TrainerError: if the folder doesn't contain an exported model.
     """
     if not zipfile.is_zipfile(folder / PROGRAM):  # otherwise PyTorch would print a traceback
-        raise TrainerError(f"{folder / PROGRAM} isn't an exported model: the file is damaged or doesn't exist")
+        raise TrainerError(f"{folder / PROGRAM} isn't an exported model: the file is damaged or missing")
     program = torch.export.load(folder / PROGRAM)
     module, (name,) = program.module(), program.graph_signature.user_inputs
     example = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
@@ -127,5 +127,5 @@ def prove(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         expected, given = net(inputs), torch.from_numpy(answer(inputs.numpy()))
     if not torch.allclose(expected, given, atol=1e-5):
         difference = float((expected - given).abs().max())
-        raise TrainerError(f"the outputs of {folder / PROGRAM} differ from the trained model's by {difference:.3g}")
+        raise TrainerError(f"{folder / PROGRAM} and the trained model return outputs that differ by {difference:.3g}")
     return answer

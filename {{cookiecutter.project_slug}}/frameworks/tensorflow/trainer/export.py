@@ -114,5 +114,5 @@ def prove(net: keras.Model, inputs: Array, folder: Path) -> Answer:
         expected = net(inputs)
     if not np.allclose(expected, given := answer(inputs), atol=1e-5):
         difference = float(np.abs(expected - given).max())
-        raise TrainerError(f"the outputs of {folder} differ from the trained model's by {difference:.3g}")
+        raise TrainerError(f"{folder} and the trained model return outputs that differ by {difference:.3g}")
     return answer

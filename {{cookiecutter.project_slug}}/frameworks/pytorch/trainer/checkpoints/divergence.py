@@ -26,12 +26,12 @@ from trainer.vertex.errors import PeerError, TrainerError
 SAMPLES = 32  # the number of samples whose losses are compared
 EXACT, ROUNDED = 1e-3, 2e-2  # largest difference between losses, in float32 and in lower precision
 DRAWN = (
-    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or keep the values in"
-    " the state dict"
+    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or store the values"
+    " in the state dict"
 )
 CURE = (
-    "if the next error names the same replica, replace its machine, or find the code that changes the state outside the"
-    " optimizer; to continue anyway, use --anyway"
+    "if the same replica diverges again, replace its machine, or find the code that changes the state outside the"
+    " optimizer; to continue despite the divergence, use --anyway"
 )
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd weights of rows and columns
@@ -61,7 +61,7 @@ def require_no_divergence(
     diverged = f"{'has' if len(odd) == 1 else 'have'} diverged from {'the others' if most else 'one another'}"
     fault = f"after step {step}, {' and '.join(odd)} {diverged} in {tensor}"
     resume = f"resumes from {saved}" if saved else "begins at the first step"
-    said = f"{fault}; this state isn't saved, and the next start {resume}; {CURE}"
+    said = f"{fault}; this state isn't saved, and after a restart, training {resume}; {CURE}"
     job.object_to(fault, PeerError(said, differs=[name.rpartition(" ")[2] for name in odd]))
 
 
@@ -155,8 +155,7 @@ def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
 
 
 def share_buffers(net: nn.Module, world: World) -> None:
-    """Broadcast the first process's buffers, such as BatchNorm's running means. Every process must call this function.
-    """
+    """Broadcast buffers, such as BatchNorm's running means, from the first process. Every process must call this function."""
     for dimension in ("shard", "replicate"):
         for buffer in net.buffers() if world.extent(dimension) > 1 else ():
             dist.broadcast(buffer, group=world.along(dimension).get_group(), group_src=0)

@@ -77,7 +77,7 @@ class Checkpoints(Background):
         if folder and self._world.is_chief:
             say(f"resumed at step {state.step} from {folder}", resumed=state.step)
         if state.step and not folder:
-            raise PeerError("no checkpoint is left to resume from; the next start begins at the first step")
+            raise PeerError("no usable checkpoint is left; after a restart, training begins at the first step")
         commit_marker.require_within(self._config.steps, state.step)
         return state
 
@@ -341,7 +341,7 @@ def read_model(net: nn.Module, folder: Path) -> None:
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as intended
             state_dict_loader.load({"model": weights}, checkpoint_id=folder, planner=Whole("model."), no_dist=True)
     except CheckpointException as error:
-        raise TrainerError(f"{folder} does not fit this model ({one_line(first_cause(error))})") from None
+        raise TrainerError(f"{folder} doesn't match this model ({one_line(first_cause(error))})") from None
     net.load_state_dict(weights)
 
 

@@ -31,9 +31,10 @@ class StoppedError(PeerError):
 
     def __init__(self, cluster: Cluster, step: int, *, told: bool, by: str) -> None:
         self.exit_code = 128 + signal.SIGTERM if told else PeerError.exit_code
-        who = "it" if told else by
+        who = "this replica" if told else by
         said = (
-            f"{cluster.name}: saved step {step}, because {who} was asked to stop; the next start resumes from this step"
+            f"{cluster.name}: saved step {step}, because {who} was asked to stop;"
+            " after a restart, training resumes from this step"
         )
         super().__init__(said, saved=step, told_to_end=by)
 

@@ -77,7 +77,7 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None
             raise ProcessError(f"{cluster.name} was stopped by SIGTERM", -signal.SIGTERM) from None
         raise cause(error, cluster, mesh, heartbeat) from None
     except dist.DistError as error:
-        raise PeerError(f"{cluster.name} can't join the others at {cluster.chief.address}: {error}") from None
+        raise PeerError(f"{cluster.name} can't join the other replicas at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
 
@@ -103,7 +103,9 @@ def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Hear
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
         loss = heartbeat.loss()
-        said = f"{name} was aborted by SIGABRT, as NCCL does if a peer is gone; otherwise see the lines above\n{loss}"
+        said = (
+            f"{name} was aborted by SIGABRT, probably by NCCL after a lost peer; otherwise, see the lines above\n{loss}"
+        )
         return PeerError(said, **loss.event)
     if failure.exitcode == LostPeerError.exit_code:
         return heartbeat.loss()
@@ -113,7 +115,9 @@ def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Hear
 
 
 def interface_to(node: Node) -> str:
-    """Return the network interface through which this machine reaches a node. If it is unknown, return an empty string.
+    """Return the network interface through which this machine reaches a node.
+
+    If the network interface is unknown, return an empty string.
     """
     if node.is_local:
         return "lo0" if sys.platform == "darwin" else "lo"
@@ -208,7 +212,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
     except Exception as error:
         code = TrainerError.exit_code
         if loss := lost_peer(error):
-            said = f"{replica} lost a peer: {loss}; the next start resumes from the last checkpoint"
+            said = f"{replica} lost a peer: {loss}; after a restart, training resumes from the last checkpoint"
             say(said, "ERROR", lost_peer="")  # the heartbeat knows which peer
             code = LostPeerError.exit_code
         else:
@@ -221,8 +225,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
 
 
 def lost_peer(error: Exception) -> str:
-    """Return a line about the lost peer if the error reports a lost peer. For any other error, return an empty string.
-    """
+    """If the error reports a lost peer, return a line about this peer. For any other error, return an empty string."""
     text = str(error) or type(error).__name__
     of_nccl, of_gloo = isinstance(error, dist.DistBackendError), type(error) is RuntimeError
     is_loss = (of_nccl and NCCL_LOST.search(text)) or (of_gloo and GLOO_LOST.match(text))
@@ -232,8 +235,7 @@ def lost_peer(error: Exception) -> str:
 
 
 class ProcessError(TrainerError):
-    """The error if a process of this replica failed, or if the replica was stopped. A failed process prints the reason.
-    """
+    """The error if a process of this replica fails, or if the replica is stopped. A failed process prints the reason."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         # Python reports signal N as -N, and containers report it as 128 + N.

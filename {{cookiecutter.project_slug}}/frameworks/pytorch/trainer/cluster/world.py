@@ -59,7 +59,7 @@ class World:
 
     def along(self, *dimensions: str) -> DeviceMesh:
         """Return this process's submesh along the given dimensions."""
-        assert self.mesh is not None, "a process without a process group has no mesh"
+        assert self.mesh is not None, "a process without a process group doesn't have a mesh"
         return self.mesh[dimensions]
 
     def extent(self, dimension: str) -> int:

@@ -146,8 +146,7 @@ class Kept:
         self._now = self._all
 
     def total(self, parameters: Iterable[Tensor]) -> int:
-        """Return the bytes of all storages, excluding the parameters. Only one recomputed block is in memory at a time.
-        """
+        """Return the bytes of all storages, excluding parameters. Only one recomputed block is in memory at a time."""
         all_through = self._all - (stored := {p.untyped_storage() for p in parameters})
         of_each = (sum(storage.nbytes() for storage in block - all_through - stored) for block in self._of_each)
         return sum(storage.nbytes() for storage in all_through) + max(of_each, default=0)

@@ -64,8 +64,8 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
     """
     dimensions, world = strategy.dimensions(config, processes), machines * processes
     if world % (degree := inner(dimensions)):
-        whole = f"{world} processes ({machines} machines with {processes} each)"
-        raise TrainerError(f"--degree is {degree}, but must divide the {whole}")
+        whole = f"{world} ({machines} machines with {processes} processes each)"
+        raise TrainerError(f"--degree is {degree}, but must divide the number of processes, {whole}")
     mesh = Mesh({name: world // degree if size < 0 else size for name, size in dimensions.items()})
     require_samples(config, mesh.data_size)
     if faults := list(strategy.findings(config, mesh, net)):
@@ -74,8 +74,7 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
 
 
 def require_parts(strategy: Strategy, net: nn.Module, wanted: tuple[str, ...]) -> None:
-    """Check that the model has the attributes that the flags require. Raises TrainerError if an attribute is missing.
-    """
+    """Check that the model has all attributes that the flags require. Raises TrainerError if one is missing."""
     if missing := [name for name in wanted if not hasattr(net, name)]:
         flag = f"--strategy {strategy.name}" if strategy.needs else "--recompute or --compile"
         raise TrainerError(
@@ -97,5 +96,5 @@ def require_compiler(name: str) -> None:
     if missing:
         raise TrainerError(
             f"--compile requires a C++ compiler and Python's headers, but {missing[0]} isn't installed; "
-            "set ARG COMPILE=1 in the Dockerfile, or on Debian and Ubuntu run apt-get install g++ python3-dev"
+            "set ARG COMPILE=1 in the Dockerfile, or run apt-get install g++ python3-dev on Debian or Ubuntu"
         )

@@ -20,8 +20,8 @@ from trainer.vertex.errors import TrainerError
 
 SHOWN = 50  # the number of samples in a message; a global batch may have thousands
 CURE = (
-    "check these samples and the operations in trainer/model.py, lower --learning-rate, or skip a few such steps with"
-    " --skip-nonfinite"
+    "check these samples and the operations in trainer/model.py, lower --learning-rate, or use --skip-nonfinite to"
+    " skip a few steps with such gradients"
 )
 
 

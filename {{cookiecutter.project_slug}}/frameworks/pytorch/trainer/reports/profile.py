@@ -56,7 +56,7 @@ class Trace:
         with Dispensable(path).writing(RuntimeError):
             path.parent.mkdir(exist_ok=True)
             traced.export_chrome_trace(str(path))
-            say(f"{told}; open it at https://ui.perfetto.dev")
+            say(f"{told}; open the trace at https://ui.perfetto.dev")
         say(summary(traced, len(self._steps)))
 
 
@@ -85,7 +85,7 @@ def steps_ahead(config: Config, start: int) -> range:
     """
     traced = traced_steps(config)
     if traced and traced.start < start:
-        warn(f"--profile {config.profile}: no trace is written, because the run resumes after the first traced step")
+        warn(f"--profile {config.profile} doesn't write a trace, because the run resumes after the first traced step")
         return range(0)
     return traced
 
@@ -95,15 +95,17 @@ def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: flo
 
     Communication doesn't make a step slower while it overlaps with computation.
 
-    Example: `a step took 52.1 ms on average, with 30.0 ms of computation and 25.0 ms of communication; 8.0 ms of the
-    communication didn't overlap with computation, and neither ran for 14.1 ms`
+    Example: `an average step took 52.1 ms: 30.0 ms of computation, 25.0 ms of communication (8.0 ms didn't overlap with
+    computation), and 14.1 ms of other time`
     """
     kernels, messages = [*computing], [*communicating]
     either, computed, communicated = covered(kernels + messages), covered(kernels), covered(messages)
     parts = (seconds, computed, communicated, either - computed, max(seconds - either, 0.0))
     step, computes, communicates, alone, neither = (f"{1000 * part / steps:.1f}" for part in parts)
-    summary = f"{step} ms a step: computing {computes}, communicating {communicates}, of which {alone} alone"
-    return f"{summary}; neither {neither}"
+    summary = (
+        f"a step took {step} ms on average, with {computes} ms of computation and {communicates} ms of communication"
+    )
+    return f"{summary} ({alone} ms didn't overlap with computation), and {neither} ms of other time"
 
 
 def covered(spans: Iterable[Span]) -> float:

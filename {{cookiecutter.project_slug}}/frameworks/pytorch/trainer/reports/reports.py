@@ -70,7 +70,7 @@ class Reporter:
         self._sinks = sinks(job.storage.logs, config.steps, job.storage.trial) if is_chief else ()
         self._clock.repeats = start < self._last_start
         if start and (lost := max(self._last_start - start, 0)):
-            warn(f"resumed at step {start}; {lost} later {'step is' if lost == 1 else 'steps are'} lost")
+            warn(f"resumed at step {start}, so {lost} finished {'step' if lost == 1 else 'steps'} must be repeated")
         self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
 
     def training(self, step: int, values: Values) -> None:
@@ -86,7 +86,7 @@ class Reporter:
         if not math.isfinite(values.get("loss", 0.0)):
             raise TrainerError(
                 f"the loss became NaN or infinite after step {self._reported}; lower --learning-rate or --clip, or find"
-                " the sample or the operation that causes it"
+                " the sample or the operation that causes this loss"
             )
         self._reported, self._stepping, self._waiting = step, clock.stepping, clock.seconds.get(DATA, 0.0)
         clock.repeats = step < self._last_start

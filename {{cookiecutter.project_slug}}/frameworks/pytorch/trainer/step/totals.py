@@ -68,10 +68,13 @@ def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any],
         kind = type(output).__name__
         raise TrainerError(f"the model in trainer/model.py returns a {kind}, which can't be exported; return a tensor")
     for name in metrics.keys() & RESERVED:
-        raise TrainerError(f'metrics() in trainer/model.py returns "{name}", a reserved name; rename the metric')
+        raise TrainerError(
+            f'metrics() in trainer/model.py returns "{name}", which is a reserved name; rename the metric'
+        )
     results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
     for name, shape in ((name, tuple(getattr(value, "shape", ()))) for name, value in results.items()):
         if shape != (count,):
             raise TrainerError(
-                f"{name} in trainer/model.py has shape {shape}, not ({count},); return one number per sample, no mean"
+                f"{name} in trainer/model.py has shape {shape} instead of {(count,)};"
+                " return one number per sample, not a mean"
             )

@@ -21,12 +21,12 @@ from trainer.vertex.errors import PeerError, TrainerError
 SAMPLES = 32  # the number of samples whose losses are compared
 EXACT, ROUNDED = 1e-3, 2e-2  # largest difference between losses, in float32 and in lower precision
 DRAWN = (
-    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or keep the values in"
-    " the state dict"
+    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or store the values"
+    " in the state dict"
 )
 CURE = (
-    "if the next error names the same replica, replace its machine, or find the code that changes the state outside the"
-    " optimizer; to continue anyway, use --anyway"
+    "if the same replica diverges again, replace its machine, or find the code that changes the state outside the"
+    " optimizer; to continue despite the divergence, use --anyway"
 )
 INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}  # by size in bytes
 WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd weights of rows and columns
@@ -56,7 +56,7 @@ def require_no_divergence(
     diverged = f"{'has' if len(odd) == 1 else 'have'} diverged from {'the others' if most else 'one another'}"
     fault = f"after step {step}, {' and '.join(odd)} {diverged} in {tensor}"
     resume = f"resumes from {saved}" if saved else "begins at the first step"
-    said = f"{fault}; this state isn't saved, and the next start {resume}; {CURE}"
+    said = f"{fault}; this state isn't saved, and after a restart, training {resume}; {CURE}"
     job.object_to(fault, PeerError(said, differs=[name.rpartition(" ")[2] for name in odd]))
 
 

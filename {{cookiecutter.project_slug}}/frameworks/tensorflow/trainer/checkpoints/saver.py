@@ -66,7 +66,7 @@ class Checkpoints(Background):
     def _read(self, state: State, folder: Path) -> None:
         if not folder.is_dir():
             raise PeerError(
-                f"this machine can't find {folder}, which the chief chose; give all machines the same output folder"
+                f"this machine can't find {folder}, which the chief selected; give all machines the same output folder"
             )
         try:
             with self._world.strategy.scope():
@@ -184,7 +184,7 @@ def read_model(net: keras.Model, folder: Path) -> None:
     try:
         tf.train.Checkpoint(model=net).read(str(folder / PREFIX)).expect_partial().assert_existing_objects_matched()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
-        raise TrainerError(f"{folder} does not fit this model ({str(error).partition(chr(10))[0]})") from None
+        raise TrainerError(f"{folder} doesn't match this model ({str(error).partition(chr(10))[0]})") from None
 
 
 def objects(state: State) -> tf.train.Checkpoint:

@@ -85,7 +85,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
         loss = lost_peer(error, cluster)
         if not loss:
             raise
-        said = f"{cluster.name} lost a peer: {loss}; the next start resumes from the last checkpoint"
+        said = f"{cluster.name} lost a peer: {loss}; after a restart, training resumes from the last checkpoint"
         raise LostPeerError(said, lost_peer="") from None  # the heartbeat knows which peer
 
 

@@ -78,7 +78,7 @@ def attend(child: int, success: int) -> int:
         return EndedEarlyError.exit_code
     if code == LostPeerError.exit_code:
         loss = heartbeat.loss()
-        said = str(loss) or f"{cluster.name} lost a peer, which is gone, stuck or slow"
+        said = str(loss) or f"{cluster.name} lost a peer, which has exited, hangs or is slow"
         say_lines(said, "ERROR", **loss.event or {"lost_peer": ""})
         return PeerError.exit_code
     return 128 - code if code < 0 else code

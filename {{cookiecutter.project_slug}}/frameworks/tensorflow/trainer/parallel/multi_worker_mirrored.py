@@ -47,9 +47,11 @@ class MultiWorkerMirrored(Strategy):
 
     def lay_out(self, config: Flags, cluster: Cluster, shards: Path) -> Mesh:
         if any(node.name == cluster.name for node in cluster.servers):
-            cure = "if this pool holds reducers, remove its command, because the image of the reducers has one"
+            cure = "if this pool holds reducers, remove its command, because the reducer image has its own command"
             if "parameter_server" in flags.strategies():
-                cure += "; if this pool holds parameter servers, add --strategy parameter_server to every pool"
+                cure += (
+                    "; if this pool holds parameter servers, add --strategy parameter_server to the args of every pool"
+                )
             raise TrainerError(f"{cluster.name}: only pools 0 and 1 train; {cure}")
         return Mesh({"replicate": len(cluster.nodes) * max(len(devices.usable_gpus(cluster)), 1)})
 

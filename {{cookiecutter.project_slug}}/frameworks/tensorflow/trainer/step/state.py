@@ -82,7 +82,7 @@ def require_keras() -> None:
     """
     if missing := [name for name in PRIVATE if not hasattr(keras.optimizers.AdamW, name)]:
         raise TrainerError(
-            f"Keras {keras.__version__} has no {missing[0]}, which trainer/step/state.py overrides; install"
+            f"Keras {keras.__version__} doesn't have {missing[0]}, which trainer/step/state.py overrides; install"
             " the Keras version in requirements/, or rewrite the optimizers in trainer/step/state.py"
         )
 

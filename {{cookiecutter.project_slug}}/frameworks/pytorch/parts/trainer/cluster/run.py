@@ -19,8 +19,8 @@ from trainer.vertex.log import exit_code
 
 AGENT = "TORCHELASTIC_RUN_ID"  # set by PyTorch's agent in the processes that it starts
 JOIN = (
-    "Call torch.distributed.init_process_group() in the script, or use a library that calls it. Lightning's Trainer"
-    ' calls it with strategy="ddp", num_nodes and devices'
+    "Call torch.distributed.init_process_group() in the script, or use a library that calls this function. Lightning's"
+    ' Trainer calls this function if you set strategy="ddp", num_nodes and devices'
 )
 
 
@@ -36,8 +36,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then start the same command in one process per GPU. PyTorch's agent starts the processes.
-    """
+    """Wait for all replicas, then start the same command in one process per GPU, with PyTorch's agent."""
     rank = cluster.rank  # raises an error in a replica that doesn't train
 
     import torch  # takes seconds, so a wrong command is reported before

@@ -89,8 +89,8 @@ class Horovod(Strategy):
     def findings(self, config: StrategyFlags, mesh: Mesh, net: Any) -> Iterator[str]:
         if importlib.util.find_spec("horovod") is None:  # as in an image built without it
             yield (
-                "--strategy horovod: Horovod isn't installed; run requirements/horovod.sh, or build the image with"
-                " --build-arg HOROVOD=1, or use --strategy ddp"
+                "--strategy horovod requires Horovod, which isn't installed; run requirements/horovod.sh, or build the image"
+                " with --build-arg HOROVOD=1, or use --strategy ddp"
             )
 
     def wrap(self, config: StrategyFlags, net: nn.Module, world: World) -> Averaged:
@@ -132,7 +132,7 @@ def lost_peers() -> Iterator[None]:
     except hvd.HorovodInternalError as error:
         if "Mismatched" in str(error):  # tensors differ between processes, which is an error in the program
             raise
-        said = "Horovod lost a process; see the output of the first replica that failed"
+        said = "Horovod lost a process; see the output of the replica that failed first"
         raise LostPeerError(said, lost_peer="") from None
 
 

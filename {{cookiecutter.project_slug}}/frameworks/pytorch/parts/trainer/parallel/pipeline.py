@@ -97,8 +97,7 @@ class Stages(nn.Module):
         return output
 
     def _run(self, step: Any, inputs: Tensor) -> Tensor | None:
-        """Run a step of the schedule. The schedule splits the positions of the samples in the same way as the inputs.
-        """
+        """Run a step of the schedule. The schedule splits the positions of the samples in the same way as inputs."""
         places = torch.arange(len(inputs), device=inputs.device)  # a copy from the CPU would block
         output = step(*((inputs,) if self._first else ()), **({"target": places} if self._last else {}))
         return output if self._last else None
@@ -129,7 +128,7 @@ def cut(net: Any, count: int) -> list[list[nn.Module]]:
 
 
 def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) -> list[tuple[nn.Parameter, Any]]:
-    """Return the parameters that this process's layers share with other processes, each with its process group.
+    """Return each parameter that this process shares with other processes, and the process group that shares it.
 
     Every process must call this function before any layer is removed.
     """
@@ -210,11 +209,11 @@ class Pipeline(Strategy):
         stages = degree * SCHEDULES[config.schedule][1]
         if stages > len(net.blocks):
             both = f"--degree {degree} with --schedule {config.schedule}"
-            yield f"{both} requires {stages} blocks or more, but the model has {len(net.blocks)}"
+            yield f"{both} requires at least {stages} blocks, but the model has {len(net.blocks)}"
         if parts < degree:
             # With m micro-batches, p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
-            few = f"--micro-batches is {parts}, but must be at least --degree ({degree})"
-            yield f"{few}; with {4 * degree}, the stages are rarely idle"
+            few = f"--micro-batches is {parts}, but --degree {degree} requires at least {degree}"
+            yield f"{few}; use --micro-batches {4 * degree} to keep the stages busy"
         elif config.schedule == "interleaved" and parts % degree:
             yield f"--micro-batches is {parts}, but --schedule interleaved requires a multiple of --degree ({degree})"
         if batch % (mesh.data_size * parts):

@@ -35,7 +35,7 @@ class TensorParallel(fsdp.FullyShard):
 
     def findings(self, config: fsdp.Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         if net.heads % mesh.sizes["tensor"]:
-            yield f"--degree is {mesh.sizes['tensor']}, but must divide the {net.heads} attention heads of the model"
+            yield f"--degree is {mesh.sizes['tensor']}, but must divide the number of attention heads ({net.heads})"
         yield from super().findings(config, mesh, net)
 
 

@@ -58,13 +58,13 @@ class ParameterServer(Strategy):
             raise TrainerError("--require-reducers isn't valid if pool 2 holds parameter servers; remove the flag")
         if config.profile:
             raise TrainerError(
-                "--profile isn't supported with --strategy parameter_server, because the chief, which would be"
-                " traced, computes nothing; remove --profile"
+                "--profile isn't supported with --strategy parameter_server, because a trace covers only the chief,"
+                " which doesn't compute the steps; remove --profile"
             )
         if not cluster.servers or len(cluster.nodes) < 2:
             raise TrainerError(
-                "--strategy parameter_server requires workers in pool 1 and parameter servers in pool 2, all with this"
-                " command; see jobs/parameter-server.yaml"
+                "--strategy parameter_server requires workers in pool 1 and parameter servers in pool 2, both with the"
+                " chief's command; see jobs/parameter-server.yaml"
             )
         return Mesh({"replicate": len(cluster.nodes) - 1})
 
@@ -95,8 +95,7 @@ class ParameterServer(Strategy):
             yield ServedWorld(mesh=Mesh(sizes), servers=servers, heartbeats=heartbeats)
 
     def describe(self, job: Job, world: World) -> str:
-        """Return a description of the workers and servers, such as `3 workers of 8 GPUs, parameter_server: 2 servers`.
-        """
+        """Return a description of workers and servers, such as `3 workers of 8 GPUs, parameter_server: 2 servers`."""
         kind, servers = worker_devices()[0].partition(":")[0], plural(len(job.cluster.servers), "server")
         workers = f"{plural(world.mesh.data_size, 'worker')} of {plural(world.mesh.sizes['device'], kind)}"
         return f"{workers}, {self.name}: {servers}"
@@ -138,8 +137,7 @@ def stay(told: threading.Event, *_: object) -> None:
 
 
 def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
-    """Return the addresses of workers and parameter servers. The chief isn't included, because it only sends requests.
-    """
+    """Return the addresses of workers and parameter servers. The chief is excluded, because it only sends requests."""
     return tf.train.ClusterSpec(
         {"worker": [node.address for node in cluster.nodes[1:]], "ps": [node.address for node in cluster.servers]}
     )
@@ -163,7 +161,7 @@ def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServer
 
 def give_up(why: str, lost: str) -> None:
     """Exit immediately, because TensorFlow would continue to wait."""
-    say(f"{why}; the next run resumes from the last checkpoint", "ERROR", lost_peer=lost)
+    say(f"{why}; after a restart, training resumes from the last checkpoint", "ERROR", lost_peer=lost)
     os._exit(PeerError.exit_code)
 
 

@@ -73,8 +73,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._needed = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Send all replicas a message that the run has finished, and disconnect. After an error, don't send a message.
-        """
+        """Send all replicas a message that the run has finished, and disconnect. After an error, send no message."""
         self.need_nobody()
         if not kind:
             self._over.set()
@@ -130,13 +129,15 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         if self._all_here.is_set() and self._needed:
             # TensorFlow updates the whole cluster at a time, so it readmits no worker while another worker is lost.
             absent = self._absent_workers()
-            warn(f"{name} is back" + f", but {absent}; returned workers get no work until all are back" * bool(absent))
+            warn(
+                f"{name} is back"
+                + f", but {absent}; returned workers don't receive work until all workers are back" * bool(absent)
+            )
         if self._peers.keys() == self._servers | self._workers:
             self._all_here.set()
 
     def _end_with(self, name: str) -> None:
-        """If the run can't continue without a replica that was asked to stop, save the current step and stop the run.
-        """
+        """If the run can't continue without a replica that was asked to stop, save the step and stop the run."""
         is_server, workers = name in self._servers, self._workers & self._peers.keys()
         if self._needed and not self.told and (is_server or workers == {name}):
             self.told = name
@@ -149,9 +150,9 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
             return
         del self._peers[name]
         if self._all_here.is_set() and self._needed:
-            left = "the other workers do its part until it comes back"
+            left = "the other workers take over its part until it is back"
             if not self._workers & self._peers.keys():
-                left = f"no worker is left, so the run ends unless a worker comes back within {self._timeout:.0f} s"
+                left = f"no worker is left, so the run stops unless a worker is back within {self._timeout:.0f} s"
             warn(f"{name} is gone; {left}")
 
     def _absent_workers(self) -> str:
@@ -198,5 +199,5 @@ def _connected(chief: Node, timeout: float) -> socket.socket:
             return socket.create_connection((chief.host, chief.port), timeout=5)
         except OSError:
             if time.monotonic() > deadline:
-                raise PeerError(f"{chief.name}, the chief, doesn't listen at {chief.address}") from None
+                raise PeerError(f"{chief.name}, the chief, doesn't listen on {chief.address}") from None
             time.sleep(rollcall.RETRY_SECONDS)
