@@ -155,7 +155,10 @@ def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
 
 
 def share_buffers(net: nn.Module, world: World) -> None:
-    """Broadcast buffers, such as BatchNorm's running means, from the first process. Every process must call this function."""
+    """Broadcast buffers, such as BatchNorm's running means, from the first process.
+
+    Every process must call this function.
+    """
     for dimension in ("shard", "replicate"):
         for buffer in net.buffers() if world.extent(dimension) > 1 else ():
             dist.broadcast(buffer, group=world.along(dimension).get_group(), group_src=0)

@@ -89,8 +89,8 @@ class Horovod(Strategy):
     def findings(self, config: StrategyFlags, mesh: Mesh, net: Any) -> Iterator[str]:
         if importlib.util.find_spec("horovod") is None:  # as in an image built without it
             yield (
-                "--strategy horovod requires Horovod, which isn't installed; run requirements/horovod.sh, or build the image"
-                " with --build-arg HOROVOD=1, or use --strategy ddp"
+                "--strategy horovod requires Horovod, which isn't installed; run requirements/horovod.sh, or build the"
+                " image with --build-arg HOROVOD=1, or use --strategy ddp"
             )
 
     def wrap(self, config: StrategyFlags, net: nn.Module, world: World) -> Averaged:
