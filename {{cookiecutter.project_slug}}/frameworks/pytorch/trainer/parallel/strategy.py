@@ -1,4 +1,4 @@
-"""Defines the common interface and code of strategies, which distribute the model over processes.
+"""Defines the interface of strategies, which distribute the model over processes, and code that strategies share.
 
 Weights and gradients are always float32, even if the forward pass computes in bfloat16.
 """
