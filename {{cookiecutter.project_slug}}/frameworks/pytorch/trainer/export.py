@@ -108,7 +108,7 @@ def load(folder: Path) -> Exported:
         TrainerError: if the folder doesn't contain an exported model.
     """
     if not zipfile.is_zipfile(folder / PROGRAM):  # otherwise PyTorch would print a traceback
-        raise TrainerError(f"{folder / PROGRAM} isn't an exported model: the file is damaged or missing")
+        raise TrainerError(f"{folder / PROGRAM} isn't an exported model: this file is damaged or missing")
     program = torch.export.load(folder / PROGRAM)
     module, (name,) = program.module(), program.graph_signature.user_inputs
     example = next(node.meta["val"] for node in program.graph.nodes if node.name == name)

@@ -36,7 +36,7 @@ def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train until the last step. If there is a complete checkpoint, resume from the latest one.
+    """Train until the last step, from the latest complete checkpoint or, without a checkpoint, from the first step.
 
     Returns the metrics on the held-out samples, and the losses that the exported model must reproduce.
     """
@@ -103,7 +103,7 @@ def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, wor
 
 @torch.no_grad()
 def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Answers:
-    """Return the model's losses on the first held-out samples. All processes use the same samples.
+    """Return the model's losses on the first held-out samples. The samples are the same in all processes.
 
     Every process must call this function. Raises TrainerError if the models of the processes differ.
     """

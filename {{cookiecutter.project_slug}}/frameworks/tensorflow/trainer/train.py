@@ -35,7 +35,7 @@ def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train until the last step. If there is a complete checkpoint, resume from the latest one.
+    """Train until the last step, from the latest complete checkpoint or, without a checkpoint, from the first step.
 
     Returns the metrics on the held-out samples, and the losses that the exported model must reproduce.
     """
@@ -94,7 +94,7 @@ def evaluate(spread: Spread, data: Data, world: World) -> Values:
 
 
 def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
-    """Return the model's losses on the first held-out samples. All machines use the same samples.
+    """Return the model's losses on the first held-out samples. The samples are the same on all machines.
 
     Every machine must call this function. Raises TrainerError if the models of the machines differ.
     """

@@ -1,10 +1,10 @@
 """Detects replicas whose parameters have diverged, and models whose losses differ.
 
 Comparing parameters isn't enough, because a model may also use other values, such as a random order that `build` draws.
-Comparing losses detects differences in these values.
+Comparing losses also detects differences in such values.
 
-Processes along the mesh dimension `tensor` aren't compared. Each of these processes computes its own gradients for the
-parameters that they share, and GPUs may round these gradients differently.
+Processes along the mesh dimension `tensor` aren't compared. Each process along `tensor` computes its own gradients for
+shared parameters, and GPUs may round these gradients differently.
 """
 
 import math
@@ -45,7 +45,7 @@ def require_no_divergence(
     The error lists the replicas that differ from the majority. If there is no majority, the error lists all replicas.
 
     Args:
-        saved: the name of the latest checkpoint. Empty if there is no checkpoint.
+        saved: the name of the latest checkpoint. `saved` is empty if there is no checkpoint.
         names: the names of the replicas or processes.
         digests: for each replica or process, the digests of all tensors, keyed by tensor name.
 
@@ -85,8 +85,8 @@ class Answers(NamedTuple):
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
     """Compute a model's losses twice. If both results are equal, return the losses.
 
-    Otherwise, return NaNs, which match any losses. Losses can't be compared if the model draws random numbers during
-    evaluation.
+    If the results differ, return NaNs, which match any losses. Losses can't be compared if the model draws random
+    numbers during evaluation.
     """
     first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
     answers = Answers(first, tolerance)

@@ -65,7 +65,7 @@ class Checkpoints(Background):
         self._stager = new_stager(world.device)
 
     def restore(self, state: State) -> State:
-        """If there is a complete checkpoint, load the latest one into the state.
+        """Load the latest complete checkpoint into the state. If there is no checkpoint, don't change the state.
 
         Raises:
             TrainerError: if the checkpoint is of a different model or dataset, or has more steps than --steps.
@@ -85,7 +85,7 @@ class Checkpoints(Background):
         """Save the state if a checkpoint is due, or if a process was asked to stop.
 
         Raises:
-            StoppedError: if a process was asked to stop. Before this error is raised, the current step is saved.
+            StoppedError: if a process was asked to stop. The current step is saved before StoppedError is raised.
             TrainerError: if an earlier checkpoint couldn't be written.
             PeerError: if the parameters of the processes have diverged.
         """
@@ -227,7 +227,8 @@ class ChecksumStream(io.BufferedWriter):
 def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str]) -> str:
     """Return a phrase with the name of a tensor that contains NaN or infinite values.
 
-    If there is none, return an empty string. Buffers such as attention masks may contain infinite values, but not NaN.
+    If all tensors are valid, return an empty string. Buffers such as attention masks may contain infinite values, but
+    not NaN.
     """
     for part, tensors in parts.items():
         for name, value in tensors.items():
@@ -246,8 +247,8 @@ def load(state: State, net: nn.Module, folder: Path) -> str:
 
     `net` is the unwrapped model of the state.
 
-    Every process must call this function. If this process can't use the checkpoint, return the reason. Otherwise,
-    return an empty string.
+    Every process must call this function. If this process can't use the checkpoint, return the reason. If the
+    checkpoint is usable, return an empty string.
 
     Raises:
         TrainerError: if the checkpoint is of a different model.
@@ -346,7 +347,7 @@ def read_model(net: nn.Module, folder: Path) -> None:
 
 
 def first_cause(error: CheckpointException) -> BaseException:
-    """Return the failure of one process.
+    """Return the error of one of the processes that failed.
 
     If the disk is full, return an OSError, because torch.save raises only a RuntimeError.
     """

@@ -24,7 +24,7 @@ def describe(device: torch.device) -> str:
 
 
 def name(device: torch.device) -> str:
-    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. Without a GPU, return `CPU`."""
+    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. Without GPUs, return `CPU`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
@@ -52,7 +52,7 @@ def idle_timer(device: torch.device) -> Callable[[], float]:
 
 
 def copy(batch: Batch, device: torch.device) -> Batch:
-    """Copy a batch of arrays to the device as tensors. Meanwhile, a GPU can compute the previous batch."""
+    """Copy a batch of arrays to the device as tensors. A GPU can compute the previous batch during the copy."""
     tensors = type(batch)(*(torch.from_numpy(array) for array in batch))
     if device.type == "cpu":
         return tensors

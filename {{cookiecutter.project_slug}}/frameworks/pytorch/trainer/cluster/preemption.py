@@ -61,10 +61,10 @@ class Told:
 
 
 class LastMoment(Told):
-    """A regular check by all processes, together, of whether any process was asked to stop.
+    """A periodic check whether any process was asked to stop. All processes take part in each check.
 
     Each check starts an all-reduce in the background, and the next check reads the result of this all-reduce. The
-    result also determines when the next check is due, so all processes check at the same steps.
+    result of a check also determines when the next check is due, so all processes check at the same steps.
     """
 
     def __init__(self, cluster: Cluster, world: World) -> None:
@@ -73,7 +73,7 @@ class LastMoment(Told):
         self._answer, self._work = torch.zeros(2, dtype=torch.float64), None
 
     def by(self, step: int) -> str:
-        """Return the name of a replica that was asked to stop. If there is none, return an empty string.
+        """Return the name of a replica that was asked to stop. If no replica was asked to stop, return an empty string.
 
         Every process must call this method.
         """

@@ -103,9 +103,7 @@ def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Hear
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
         loss = heartbeat.loss()
-        said = (
-            f"{name} was aborted by SIGABRT, probably by NCCL after a lost peer; otherwise, see the lines above\n{loss}"
-        )
+        said = f"{name} was aborted by SIGABRT; the cause is a lost peer or in the lines above\n{loss}"
         return PeerError(said, **loss.event)
     if failure.exitcode == LostPeerError.exit_code:
         return heartbeat.loss()
@@ -164,8 +162,8 @@ class Children(metrics.MetricHandler):
     processes have returned. Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
 
     Args:
-        take_notice: True if the processes save their step after a preemption notice. False for the user's own program,
-            which the agent stops in the same way as torchrun.
+        take_notice: True if the processes save their step after a preemption notice. `take_notice` is False for the
+            user's own program, which the agent stops in the same way as torchrun.
     """
 
     def __init__(self, replica: str, *, take_notice: bool) -> None:

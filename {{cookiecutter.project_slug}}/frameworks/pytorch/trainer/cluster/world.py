@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 class Mesh:
     """The number of processes along each dimension of the mesh.
 
-    The dimensions are in order from the outermost to the innermost, and the innermost dimension stays within a machine.
+    The outermost dimension is first. The last dimension stays within a machine.
 
     Processes along the dimensions `replicate` and `shard` train on different samples. Processes along the dimensions
     `stage` and `tensor` train on the same samples.
@@ -82,7 +82,7 @@ class World:
     def with_own_group(self, timeout: float) -> "World":
         """Return a copy of this world with a separate process group, for use in another thread.
 
-        A process group must not be shared, because the collectives of two threads would mix.
+        Two threads can't share a process group, because their collectives would mix.
 
         Every process must call this method.
 

@@ -23,7 +23,7 @@ class ResourceEstimate:
     """Counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
 
     Sizes are in bytes on one GPU. A run requires about the sum of all sizes as GPU memory, and additional memory for
-    the framework's own buffers. For the sum, multiply sizes per sample by the number of samples in a micro-batch.
+    the framework's own buffers. In this sum, multiply sizes per sample by the number of samples in a micro-batch.
     """
 
     parameters: int
@@ -96,7 +96,7 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 
 
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
-    """Return the bytes of weight copies, and the bytes of activations per sample, that the backward pass requires.
+    """Return the bytes of weight copies and the bytes of activations per sample that are stored for the backward pass.
 
     Kernels on a fake CPU store the same tensors as GPU kernels. Attention stores its inputs and its result, but not its
     scores.

@@ -16,7 +16,7 @@ from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recom
 from trainer.vertex.errors import TrainerError
 
 UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
-UNUSED_CURE = "remove these parameters, or freeze these parameters with requires_grad_(False)"
+UNUSED_CURE = "remove these parameters, or call requires_grad_(False) on each of them"
 
 
 @dataclass(frozen=True, kw_only=True)

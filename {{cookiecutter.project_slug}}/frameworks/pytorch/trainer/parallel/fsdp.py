@@ -61,8 +61,8 @@ class FullyShard(Strategy):
     def sync(self, net: Any, last: bool) -> Iterator[None]:
         """Delay the gradient all-reduce along the mesh dimension `replicate` until the last micro-batch.
 
-        Gradients are still sharded after each micro-batch. Otherwise, each process would store all gradients of the
-        model.
+        Gradients are still sharded after each micro-batch. Without sharding, each process would store all gradients of
+        the model.
         """
         net.set_requires_all_reduce(last)
         yield
@@ -70,7 +70,8 @@ class FullyShard(Strategy):
     def findings(self, config: Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         """Yield an error if processes would run different numbers of micro-batches.
 
-        All processes must run the same number, because they gather weights together for each micro-batch.
+        All processes must run the same number of micro-batches, because they gather weights together for each
+        micro-batch.
         """
         batch, parts, shares = config.global_batch, config.micro_batches, mesh.data_size
         if batch // shares < parts:

@@ -49,7 +49,7 @@ def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
 
 
 def inner(dimensions: Mapping[str, int]) -> int:
-    """Return the product of all mesh dimensions that have a fixed size."""
+    """Return the product of the fixed sizes of mesh dimensions."""
     return math.prod(size for size in dimensions.values() if size > 0)
 
 
@@ -57,7 +57,7 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
     """Return the mesh for `machines` machines with `processes` processes each.
 
     Args:
-        net: the model. None if the strategy doesn't inspect the model.
+        net: the model. `net` is None if the strategy doesn't inspect the model.
 
     Raises:
         TrainerError: if the flags are incompatible with the strategy, the machines, the model or other flags.
@@ -74,7 +74,7 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
 
 
 def require_parts(strategy: Strategy, net: nn.Module, wanted: tuple[str, ...]) -> None:
-    """Check that the model has all attributes that the flags require. Raises TrainerError if one is missing."""
+    """Check that the model has all attributes that the flags require. Raises TrainerError if the model lacks one."""
     if missing := [name for name in wanted if not hasattr(net, name)]:
         flag = f"--strategy {strategy.name}" if strategy.needs else "--recompute or --compile"
         raise TrainerError(

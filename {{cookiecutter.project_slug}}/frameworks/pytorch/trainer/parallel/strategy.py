@@ -78,7 +78,8 @@ class Strategy:
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The class Flags in this strategy's module: a subclass of Config with the strategy's own flags."""
+    """The subclass of Config with this strategy's own flags. The subclass is the class Flags of the strategy's
+    module."""
     needs: tuple[str, ...] = ()
     """The names of the attributes that the model must have. model.py describes these attributes."""
     casts: bool = True
@@ -120,7 +121,8 @@ class Strategy:
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
         """Run both passes of a batch. Returns the sums of loss and metrics over the batch.
 
-        Gradients of the mean loss over the global batch are added. They don't depend on the number of processes.
+        This method adds the gradients of the mean loss over the global batch to the parameters. The gradients don't
+        depend on the number of processes.
         """
         totals, parts = Totals(), micro_batches(batch, config.micro_batches)
         for part in parts:

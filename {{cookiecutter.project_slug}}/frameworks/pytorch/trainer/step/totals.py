@@ -30,7 +30,7 @@ def counted(totals: Totals, is_taken: Tensor) -> Totals:
 def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, mask: Tensor | float = 1) -> Totals:
     """Return the sums of loss and metrics over the samples whose mask is 1.
 
-    In a pipeline, only the last stage has totals. Other stages return an empty dictionary.
+    In a pipeline, only the last stage has totals. In other pipeline stages, return an empty dictionary.
 
     Raises:
         TrainerError: if losses() or metrics() don't return one number per sample.

@@ -33,7 +33,8 @@ class Checkpoints(Background):
     Keras 3 variables (TensorFlow 2.21, Keras 3.15, November 2026).
 
     Args:
-        copy: a second state on the CPU, which each checkpoint overwrites. None on all replicas except the chief.
+        copy: a second state on the CPU, which each checkpoint overwrites. Only the chief has a copy, so `copy` is None
+            on other replicas.
     """
 
     def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint, clock: Clock) -> None:
@@ -44,7 +45,9 @@ class Checkpoints(Background):
         self._last_moment = LastMoment(job.cluster, world, job.config.collective_timeout)
 
     def restore(self, state: State) -> State:
-        """If there is a complete checkpoint, load the latest one into the state. Every machine must call this method.
+        """Load the latest complete checkpoint into the state. If there is no checkpoint, don't change the state.
+
+        Every machine must call this method.
 
         Raises:
             TrainerError: if the checkpoint is of a different model or dataset, or has more steps than --steps.
@@ -80,7 +83,7 @@ class Checkpoints(Background):
         Every machine must call this method.
 
         Raises:
-            StoppedError: if a machine was asked to stop. Before this error is raised, the current step is saved.
+            StoppedError: if a machine was asked to stop. The current step is saved before StoppedError is raised.
             TrainerError: if an earlier checkpoint couldn't be written.
             PeerError: if the parameters of the replicas have diverged.
         """
@@ -160,9 +163,10 @@ def why_refused(copy: State, folder: Path) -> str:
 
 
 def why_nonfinite(state: State) -> str:
-    """Return a phrase with the name of a variable that contains NaN or infinite values. If there is none, return "".
+    """Return a phrase with the name of a variable that contains NaN or infinite values.
 
-    Buffers such as attention masks may contain infinite values, but not NaN.
+    If all variables are valid, return an empty string. Buffers such as attention masks may contain infinite values, but
+    not NaN.
     """
     buffers = {id(variable) for variable in state.net.non_trainable_variables}
     with tf.device("CPU:0"):  # where the variables are

@@ -24,7 +24,7 @@ def describe() -> str:
 
 
 def name() -> str:
-    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. Without a GPU, return `CPU`."""
+    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. Without GPUs, return `CPU`."""
     gpus = tf.config.list_physical_devices("GPU")
     return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU"
 

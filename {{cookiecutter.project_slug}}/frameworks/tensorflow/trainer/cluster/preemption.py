@@ -59,7 +59,7 @@ class Told:
 
 
 class LastMoment(Told):
-    """A regular check by all machines, together, of whether any machine was asked to stop.
+    """A periodic check whether any machine was asked to stop. All machines take part in each check.
 
     The result of a check also determines when the next check is due, so all machines check at the same steps.
 
@@ -74,7 +74,7 @@ class LastMoment(Told):
         self._total, self._timeout = tf.function(world.total), timeout
 
     def by(self, step: int) -> str:
-        """Return the name of a replica that was asked to stop. If there is none, return an empty string.
+        """Return the name of a replica that was asked to stop. If no replica was asked to stop, return an empty string.
 
         Every machine must call this method.
         """

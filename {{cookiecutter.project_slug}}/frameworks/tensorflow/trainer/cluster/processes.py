@@ -42,8 +42,8 @@ def bounded(seconds: float) -> Iterator[None]:
 
     On timeout, print a traceback, and exit with the exit code for a lost peer.
 
-    The block may wait in C code that holds the GIL. Python threads and signal handlers can't run then, so the timeout
-    doesn't rely on them.
+    The block may wait in C code that holds the GIL. Python threads and signal handlers can't run while C code holds the
+    GIL. So the timeout uses a timer of the operating system.
     """
     # faulthandler exits with code 1, which would blame the user. On macOS and old Linux, there is no alternative.
     has_timers = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")

@@ -1,4 +1,4 @@
-"""Sets TensorFlow's environment variables, and runs a program that exits without waiting for its peers."""
+"""Sets TensorFlow's environment variables, and exits a program without waiting for its peers."""
 
 import contextlib
 import ctypes
@@ -33,7 +33,7 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
     the exit code.
 
     Args:
-        success: the exit code of a child that succeeded; 0 if the child may exit at any time.
+        success: the exit code of a child that succeeded. Use 0 if the child may exit at any time.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until both processes handle SIGTERM
     if child := os.fork():  # no thread has started yet
@@ -78,7 +78,7 @@ def attend(child: int, success: int) -> int:
         return EndedEarlyError.exit_code
     if code == LostPeerError.exit_code:
         loss = heartbeat.loss()
-        said = str(loss) or f"{cluster.name} lost a peer, which has exited, hangs or is slow"
+        said = str(loss) or f"{cluster.name} lost a peer, which has exited, is stuck, or is slow"
         say_lines(said, "ERROR", **loss.event or {"lost_peer": ""})
         return PeerError.exit_code
     return 128 - code if code < 0 else code

@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 86_400.0  # the timeout between steps; if a machine exits, he
 class Mesh:
     """The number of devices along each dimension of the mesh.
 
-    The dimensions are in order from the outermost to the innermost, and the innermost dimension stays within a machine.
+    The outermost dimension is first. The last dimension stays within a machine.
 
     Devices along the dimension `replicate` train on different samples. Devices along the dimension `layers` share the
     layers of one model.
@@ -58,9 +58,9 @@ class World:
 
     @property
     def told(self) -> str:
-        """The name of a replica whose preemption notice stops the run, although it doesn't run the training loop.
+        """The name of a replica outside the training loop whose preemption notice stops the run.
 
-        The name is empty if there is no such replica.
+        The name is empty if no such replica was asked to stop.
         """
         return ""
 

@@ -27,7 +27,7 @@ class ResourceEstimate:
     """Counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
 
     Sizes are in bytes on one GPU. A run requires about the sum of all sizes as GPU memory, and additional memory for
-    the framework's own buffers. For the sum, multiply sizes per sample by the number of samples in a micro-batch.
+    the framework's own buffers. In this sum, multiply sizes per sample by the number of samples in a micro-batch.
     """
 
     parameters: int
@@ -117,7 +117,7 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """Return the bytes of weight copies, and the bytes of activations per sample, that the backward pass requires.
+    """Return the bytes of weight copies and the bytes of activations per sample that are stored for the backward pass.
 
     TensorFlow frees a tensor after its last use. So the result includes only tensors of the forward pass that the
     backward pass uses.

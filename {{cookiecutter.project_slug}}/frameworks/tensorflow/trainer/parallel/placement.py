@@ -1,8 +1,8 @@
 """Places the layers of a model, and the variables of each layer, on the devices of one machine.
 
-Together, the devices can hold a larger model than one device. But a step isn't faster, because the layers run one after
-the other. If `--micro-batches` splits the batch, the devices work on different micro-batches at the same time, because
-TensorFlow starts each operation as soon as its inputs are ready.
+Together, the devices can hold a larger model than one device. However, a step isn't faster on several devices, because
+the layers run one after the other. If `--micro-batches` splits the batch, the devices work on different micro-batches
+at the same time, because TensorFlow starts each operation as soon as its inputs are ready.
 """
 
 from collections.abc import Callable, Sequence

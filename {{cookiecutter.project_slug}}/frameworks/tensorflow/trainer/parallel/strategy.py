@@ -75,7 +75,8 @@ class Strategy:
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The class Flags in this strategy's module: a subclass of Config with the strategy's own flags."""
+    """The subclass of Config with this strategy's own flags. The subclass is the class Flags of the strategy's
+    module."""
     optimizer: type[keras.optimizers.AdamW] = AdamW
     """The optimizer class for this strategy's variables."""
     computes: bool = True

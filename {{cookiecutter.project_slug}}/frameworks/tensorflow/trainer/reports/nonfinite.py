@@ -32,8 +32,8 @@ class GradientError(TrainerError):
 
     Args:
         step: the index of the step.
-        places: for each process, the samples with NaN or infinite gradients, as positions in the global batch. Empty if
-            the samples are unknown.
+        places: for each process, the samples with NaN or infinite gradients, as positions in the global batch. `places`
+            is empty if the samples are unknown.
     """
 
     def __init__(self, job: Job, step: int, places: Sequence[Sequence[int]]) -> None:

@@ -110,9 +110,7 @@ def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: flo
     either, computed, communicated = covered(kernels + messages), covered(kernels), covered(messages)
     parts = (seconds, computed, communicated, either - computed, max(seconds - either, 0.0))
     step, computes, communicates, alone, neither = (f"{1000 * part / steps:.1f}" for part in parts)
-    summary = (
-        f"a step took {step} ms on average, with {computes} ms of computation and {communicates} ms of communication"
-    )
+    summary = f"an average step took {step} ms: {computes} ms of computation, {communicates} ms of communication"
     return f"{summary} ({alone} ms didn't overlap with computation), and {neither} ms of other time"
 
 

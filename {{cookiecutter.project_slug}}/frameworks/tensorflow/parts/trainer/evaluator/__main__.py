@@ -1,6 +1,6 @@
 """python -m trainer.evaluator: evaluate a run's checkpoints on one device, with the flags of the run.
 
-Pool 3 runs this program, which doesn't join the other machines.
+The evaluator in pool 3 runs this program, which doesn't join the other machines.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence

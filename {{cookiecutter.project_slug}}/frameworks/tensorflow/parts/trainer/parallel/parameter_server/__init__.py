@@ -7,8 +7,8 @@ part. Vertex AI restarts the lost worker, which then rejoins the run. If a param
 variables are lost, so the chief exits with an error. The next run resumes from the latest checkpoint. After the last
 step, the chief evaluates and exports its own copy of the state, and doesn't need other replicas.
 
-With W workers, a step consists of W updates. Each update uses 1/W of the global batch and 1/W of the learning rate. The
-same number of steps reads as many samples as with synchronous updates, and makes about the same progress. Results
+With W workers, a step consists of W updates. Each update uses 1/W of the global batch and 1/W of the learning rate. A
+given number of steps reads as many samples as with synchronous updates, and makes about the same progress. Results
 differ between runs.
 
 The chief reads the samples and sends them to the workers, because TensorFlow servers can't run Python code. So the
@@ -110,7 +110,10 @@ class ParameterServer(Strategy):
 
 
 def serve(cluster: Cluster, timeout: float) -> None:
-    """Run a worker or a parameter server until the chief has finished. The server executes the chief's requests."""
+    """Run a worker or a parameter server until the chief has finished.
+
+    A worker or a parameter server executes the chief's requests.
+    """
     if cluster.trains:
         usable_gpus(cluster)
     job, nodes = ("worker", cluster.nodes[1:]) if cluster.trains else ("ps", cluster.servers)
@@ -144,7 +147,9 @@ def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
 
 
 def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
-    """Create the chief's TensorFlow strategy, which listens on its own port. If the port is in use, try again.
+    """Create the chief's TensorFlow strategy, which listens on its own port.
+
+    If another process uses the port, try again.
 
     TensorFlow selects a free port, but binds the port only a little later. Meanwhile, another process may bind the same
     port.

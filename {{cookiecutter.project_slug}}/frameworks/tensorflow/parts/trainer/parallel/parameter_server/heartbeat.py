@@ -33,7 +33,8 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
     The run can't continue if a parameter server closes its connection, or doesn't respond for `timeout` seconds. The
     run also can't continue if a wait in `patience` takes longer than `timeout`, for example because no worker is left.
-    The run continues if it loses a worker, or if it loses any replica after a call of `need_nobody`.
+    The run continues after the loss of a worker. After a call of `need_nobody`, the run continues after the loss of any
+    replica.
     """
 
     def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str, str], None]) -> None:
@@ -60,7 +61,10 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
-        """Set a timeout for a block that waits for other replicas. If the block takes longer, the run stops."""
+        """Set a timeout for a block that waits for other replicas.
+
+        If the block takes longer than the timeout, the run stops.
+        """
         self._patience = time.monotonic() + self._timeout
         yield
         self._patience = math.inf
@@ -73,7 +77,10 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._needed = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Send all replicas a message that the run has finished, and disconnect. After an error, send no message."""
+        """Send all replicas a message that the run has finished, and disconnect.
+
+        If an error occurred, don't send this message.
+        """
         self.need_nobody()
         if not kind:
             self._over.set()
@@ -152,7 +159,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         if self._all_here.is_set() and self._needed:
             left = "the other workers take over its part until it is back"
             if not self._workers & self._peers.keys():
-                left = f"no worker is left, so the run stops unless a worker is back within {self._timeout:.0f} s"
+                left = f"no worker is left, so the run stops unless a worker returns within {self._timeout:.0f} s"
             warn(f"{name} is gone; {left}")
 
     def _absent_workers(self) -> str:
@@ -172,9 +179,10 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
     """Answer the chief's heartbeats until the chief has finished.
 
-    Each answer reports whether this replica was asked to stop, which sets the event `told`.
+    Each answer reports whether this replica was asked to stop. The event `told` is set if this replica was asked to
+    stop.
 
-    Raises PeerError if the chief exits before it has finished, or doesn't respond for `timeout` seconds.
+    Raises PeerError if the chief exits before the end of the run, or doesn't respond for `timeout` seconds.
     """
     how = "exited before the training finished"
     with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:

@@ -1,6 +1,6 @@
 """Stores the model on parameter servers, and schedules the work of the workers.
 
-This code runs on the chief.
+The code in this module runs on the chief.
 """
 
 import time
