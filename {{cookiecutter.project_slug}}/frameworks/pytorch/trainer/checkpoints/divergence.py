@@ -60,8 +60,8 @@ def require_no_divergence(
     odd = [*dict.fromkeys(name for name, one in zip(names, digests, strict=True) if not most or one[tensor] != usual)]
     diverged = f"{'has' if len(odd) == 1 else 'have'} diverged from {'the others' if most else 'one another'}"
     fault = f"after step {step}, {' and '.join(odd)} {diverged} in {tensor}"
-    resume = f"resumes from {saved}" if saved else "begins at the first step"
-    said = f"{fault}; this state isn't saved, and after a restart, training {resume}; {CURE}"
+    resume = f"training resumes from {saved}" if saved else "training begins at the first step"
+    said = f"{fault}; this state isn't saved, and after a restart, {resume}; {CURE}"
     job.object_to(fault, PeerError(said, differs=[name.rpartition(" ")[2] for name in odd]))
 
 

@@ -61,7 +61,7 @@ class Told:
 
 
 class LastMoment(Told):
-    """A periodic check whether any process was asked to stop. All processes take part in each check.
+    """A periodic check that finds out whether any process was asked to stop. All processes take part in each check.
 
     Each check starts an all-reduce in the background, and the next check reads the result of this all-reduce. The
     result of a check also determines when the next check is due, so all processes check at the same steps.

@@ -233,7 +233,10 @@ def lost_peer(error: Exception) -> str:
 
 
 class ProcessError(TrainerError):
-    """The error if a process of this replica fails, or if the replica is stopped. A failed process prints why."""
+    """The error if a process of this replica fails, or if the replica is stopped.
+
+    A failed process prints the reason for the failure.
+    """
 
     def __init__(self, text: str, exit_code: int) -> None:
         # Python reports signal N as -N, and containers report it as 128 + N.

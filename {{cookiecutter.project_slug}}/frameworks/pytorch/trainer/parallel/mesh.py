@@ -74,7 +74,10 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
 
 
 def require_parts(strategy: Strategy, net: nn.Module, wanted: tuple[str, ...]) -> None:
-    """Check that the model has all attributes that the flags require. Raises TrainerError if the model lacks one."""
+    """Check that the model has all attributes that the flags require.
+
+    Raises TrainerError if an attribute is missing.
+    """
     if missing := [name for name in wanted if not hasattr(net, name)]:
         flag = f"--strategy {strategy.name}" if strategy.needs else "--recompute or --compile"
         raise TrainerError(

@@ -111,7 +111,7 @@ class Reporter:
 
 
 class Reports(Reporter):
-    """The reports of the steps in a run that begins with `state`. Every process must create a Reports object."""
+    """Reports of each step in a run that begins with `state`. Every process must create a Reports object."""
 
     def __init__(self, job: Job, clock: Clock, strategy: Strategy, world: World, state: State, example: Batch) -> None:
         self._job, self._strategy, self._world = job, strategy, world

@@ -16,7 +16,7 @@ Totals = dict[str, Tensor]  # a scalar for each name; "samples" is the number of
 
 
 def add(totals: Totals, more: Totals) -> None:
-    """Add to the totals in place."""
+    """Add more totals to the totals in place."""
     for name, value in more.items():
         totals[name] = totals[name] + value if name in totals else value
 

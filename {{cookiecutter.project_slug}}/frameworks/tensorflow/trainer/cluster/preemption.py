@@ -59,7 +59,7 @@ class Told:
 
 
 class LastMoment(Told):
-    """A periodic check whether any machine was asked to stop. All machines take part in each check.
+    """A periodic check that finds out whether any machine was asked to stop. All machines take part in each check.
 
     The result of a check also determines when the next check is due, so all machines check at the same steps.
 

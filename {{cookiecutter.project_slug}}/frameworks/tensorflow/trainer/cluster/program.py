@@ -33,7 +33,7 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
     the exit code.
 
     Args:
-        success: the exit code of a child that succeeded. Use 0 if the child may exit at any time.
+        success: the exit code of a child that succeeded. `success` is 0 if the child may exit at any time.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until both processes handle SIGTERM
     if child := os.fork():  # no thread has started yet

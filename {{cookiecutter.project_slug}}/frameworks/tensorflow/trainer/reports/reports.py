@@ -111,7 +111,7 @@ class Reporter:
 
 
 class Reports(Reporter):
-    """The reports of the steps in a run that begins with `state`. Every machine must create a Reports object."""
+    """Reports of each step in a run that begins with `state`. Every machine must create a Reports object."""
 
     def __init__(
         self, job: Job, clock: Clock, strategy: Strategy, world: World, state: State, spread: Spread, example: Batch
