@@ -92,7 +92,7 @@ class Strategy:
         return type(self).__module__.rpartition(".")[2]
 
     def dimensions(self, config: Any, processes: int) -> Mapping[str, int]:
-        """Return the sizes of the mesh dimensions, outermost first. A size of -1 stands for all remaining processes.
+        """Return the sizes of the mesh dimensions, outermost first. The size -1 means all remaining processes.
 
         Args:
             processes: the number of processes per machine.

@@ -37,7 +37,7 @@ def require_no_divergence(
 ) -> None:
     """Check that all replicas have the same tensors.
 
-    The error lists the replicas that differ from the majority. If there is no majority, the error lists all replicas.
+    The error lists the replicas that differ from the majority. Without a majority, the error lists all replicas.
 
     Args:
         saved: the name of the latest checkpoint. `saved` is empty if there is no checkpoint.

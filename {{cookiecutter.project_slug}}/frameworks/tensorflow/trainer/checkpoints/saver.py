@@ -33,8 +33,8 @@ class Checkpoints(Background):
     Keras 3 variables (TensorFlow 2.21, Keras 3.15, November 2026).
 
     Args:
-        copy: a second state on the CPU, which each checkpoint overwrites. Only the chief has a copy, so `copy` is None
-            on other replicas.
+        copy: a second state on the CPU, which each checkpoint overwrites. On replicas other than the chief, `copy` is
+            None.
     """
 
     def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint, clock: Clock) -> None:

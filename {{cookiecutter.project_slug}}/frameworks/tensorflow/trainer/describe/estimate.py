@@ -158,7 +158,7 @@ def flops(op: tf.Operation) -> int:
 def labels(term: str, rank: int) -> list[str]:
     """Return the labels of the dimensions in one term of an einsum equation.
 
-    An ellipsis in the term stands for the remaining dimensions.
+    An ellipsis in the term represents the remaining dimensions.
     """
     head, _, tail = term.partition("...")
     return [*head, *map(str, range(rank - len(head) - len(tail))), *tail]
