@@ -257,7 +257,7 @@ def test_a_keras_with_other_inner_names_is_refused(monkeypatch: pytest.MonkeyPat
     states.require_keras()
     monkeypatch.setattr(states, "PRIVATE", ("_renamed",))
     with pytest.raises(
-        TrainerError, match=rf"Keras {keras.__version__} has no _renamed, .* install the Keras version in"
+        TrainerError, match=rf"Keras {keras.__version__} doesn't have _renamed, .* install the Keras version in"
     ):
         states.require_keras()
 
