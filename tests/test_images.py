@@ -231,7 +231,7 @@ def test_sigterm_ends_a_container_whose_step_its_peer_has_saved(built: Built, tm
     code, said = built.end(names[0])
     assert code == 75, said
     assert "saved step" in said
-    assert "was asked to stop; the next start resumes from this step" in said
+    assert "was asked to stop; after a restart, training resumes from this step" in said
 
 
 @of_one

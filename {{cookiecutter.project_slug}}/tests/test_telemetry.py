@@ -208,7 +208,7 @@ def test_steps_that_a_start_before_had_taken_and_lost_are_counted_and_train_noth
         stopped.now += 3
         after.training(step, {})
     assert (clock.seconds["repeated"], clock.seconds["training"]) == (3.0, 3.0)
-    assert lines(capsys.readouterr().out)[0]["message"] == "resumed at step 2; 2 later steps are lost"
+    assert lines(capsys.readouterr().out)[0]["message"] == "resumed at step 2, so 2 finished steps must be repeated"
 
 
 def test_mfu_is_the_share_of_what_the_devices_are_built_for(

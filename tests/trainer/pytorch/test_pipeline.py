@@ -77,15 +77,15 @@ def test_a_machine_without_gpus_has_a_process_for_each_stage() -> None:
     [
         (
             PIPELINE | {"blocks": 3},
-            "--degree 4 with --schedule 1f1b requires 4 blocks or more, but the model has 3",
+            "--degree 4 with --schedule 1f1b requires at least 4 blocks, but the model has 3",
         ),
         (
             PIPELINE | {"blocks": 7, "schedule": "interleaved"},
-            "--degree 4 with --schedule interleaved requires 8 blocks or more, but the model has 7",
+            "--degree 4 with --schedule interleaved requires at least 8 blocks, but the model has 7",
         ),
         (
             PIPELINE | {"micro_batches": 1},
-            "--micro-batches is 1, but must be at least --degree (4); with 16, the stages are rarely idle",
+            "--micro-batches is 1, but --degree 4 requires at least 4; use --micro-batches 16 to keep the stages busy",
         ),
         (
             PIPELINE | {"micro_batches": 6, "global_batch": 36, "schedule": "interleaved"},

@@ -227,7 +227,7 @@ def test_horovod_trains_and_exports_as_ddp_does(pair: Run, tmp_path: Path) -> No
 def test_horovod_is_refused_in_one_sentence_where_it_is_not_installed(tmp_path: Path) -> None:
     run = train(tmp_path, 1, "--strategy", "horovod")
     assert run.code == 1
-    assert "--strategy horovod: Horovod isn't installed; run requirements/horovod.sh" in run.output
+    assert "--strategy horovod requires Horovod, which isn't installed; run requirements/horovod.sh" in run.output
     assert "Traceback" not in run.output
 
 

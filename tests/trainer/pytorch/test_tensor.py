@@ -37,7 +37,7 @@ def test_a_machine_without_gpus_has_a_process_for_each_part() -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"heads": 4}, "--degree is 8, but must divide the 4 attention heads of the model"),
+        ({"heads": 4}, "--degree is 8, but must divide the number of attention heads (4)"),
         (
             {"micro_batches": 40},
             "--micro-batches is 40, but must be at most the number of samples per process (--global-batch 96 / 3 = 32)",

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.proof
 FRAMEWORK = "torch" if find_spec("torch") else "tensorflow"
 STRATEGIES = {"torch": ["ddp", "fsdp"], "tensorflow": ["multi_worker_mirrored"]}[FRAMEWORK]
 DRAWN = (
-    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or keep the values in"
-    " the state dict"
+    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or store the values"
+    " in the state dict"
 )
 BUILD = """
 import numpy as np

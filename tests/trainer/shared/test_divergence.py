@@ -47,14 +47,14 @@ def told(copies: list[int], saved: str = "", differs: Sequence[str] = ("workerpo
 def test_the_copy_that_is_not_like_most_is_named_with_the_tensor_and_the_checkpoint_to_resume_from() -> None:
     assert told([5, 6, 5], saved="step-000000020") == (
         "after step 40, workerpool1-0 has diverged from the others in head.weight; "
-        "this state isn't saved, and the next start resumes from step-000000020"
+        "this state isn't saved, and after a restart, training resumes from step-000000020"
     )
 
 
 def test_all_are_named_where_none_is_like_most() -> None:
     assert told([5, 6], differs=NAMES[:2]) == (
         "after step 40, workerpool0-0 and workerpool1-0 have diverged from one another in head.weight; "
-        "this state isn't saved, and the next start begins at the first step"
+        "this state isn't saved, and after a restart, training begins at the first step"
     )
     assert "workerpool0-0 and workerpool1-0 and workerpool1-1 have diverged from one another" in told(
         [5, 6, 7], differs=NAMES
@@ -81,7 +81,7 @@ def test_a_replica_whose_weights_part_from_the_others_is_named_and_the_next_run_
     assert "2 other replicas stopped at the same step" in broken.output
     step = 8 if flags else 10
     assert f"after step {step}, workerpool1-0 has diverged from the others in " in broken.output
-    assert "; this state isn't saved, and the next start resumes from step-000000005; " in broken.output
+    assert "; this state isn't saved, and after a restart, training resumes from step-000000005; " in broken.output
     assert "Traceback" not in broken.output
     assert not (broken.output_folder / "checkpoints/step-000000010/committed.json").exists()
     if not flags:

@@ -23,20 +23,32 @@ def test_one_number_per_sample_is_what_is_wanted() -> None:
         (
             np.zeros(()),
             {},
-            "losses() in trainer/model.py has shape (), not (4,); return one number per sample, no mean",
+            "losses() in trainer/model.py has shape () instead of (4,); return one number per sample, not a mean",
         ),
         (
             np.zeros((4, 1)),
             {},
-            "losses() in trainer/model.py has shape (4, 1), not (4,); return one number per sample",
+            "losses() in trainer/model.py has shape (4, 1) instead of (4,); return one number per sample",
         ),
-        (EACH, {"error": np.zeros(())}, '"error" of metrics() in trainer/model.py has shape (), not (4,); return one'),
-        (EACH, {"errors": 3}, '"errors" of metrics() in trainer/model.py has shape (), not (4,); return one number'),
-        (EACH, {"loss": EACH}, 'metrics() in trainer/model.py returns "loss", a reserved name; rename the metric'),
+        (
+            EACH,
+            {"error": np.zeros(())},
+            '"error" of metrics() in trainer/model.py has shape () instead of (4,); return one',
+        ),
+        (
+            EACH,
+            {"errors": 3},
+            '"errors" of metrics() in trainer/model.py has shape () instead of (4,); return one number',
+        ),
+        (
+            EACH,
+            {"loss": EACH},
+            'metrics() in trainer/model.py returns "loss", which is a reserved name; rename the metric',
+        ),
         (
             EACH,
             {"samples": EACH},
-            'metrics() in trainer/model.py returns "samples", a reserved name; rename the metric',
+            'metrics() in trainer/model.py returns "samples", which is a reserved name; rename the metric',
         ),
     ],
 )

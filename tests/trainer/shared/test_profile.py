@@ -17,7 +17,7 @@ EVERY = ("--log-every", "4", "--checkpoint-every", "4", "--evaluate-every", "4")
 FLAGS = ("--warmup", "2", "--global-batch", "24", *EVERY)
 
 
-TOLD = re.compile(r"([0-9.]+) ms a step: computing ([0-9.]+), communicating ([0-9.]+), of which")
+TOLD = re.compile(r"took ([0-9.]+) ms: ([0-9.]+) ms of computation, ([0-9.]+) ms of communication")
 
 
 def run(folder: Path, *flags: str) -> str:
@@ -32,7 +32,8 @@ def run(folder: Path, *flags: str) -> str:
 def test_communication_beside_a_computation_is_told_apart_from_what_is_waited_for() -> None:
     computing, communicating = [(0.0, 3.0), (1.0, 2.0), (2.5, 4.0)], [(3.0, 5.0), (8.0, 9.0)]
     assert split(computing, communicating, seconds=10.0, steps=2) == (
-        "5000.0 ms a step: computing 2000.0, communicating 1500.0, of which 1000.0 alone; neither 2000.0"
+        "an average step took 5000.0 ms: 2000.0 ms of computation, 1500.0 ms of communication (1000.0 ms didn't overlap"
+        " with computation), and 2000.0 ms of other time"
     )
 
 
@@ -53,7 +54,7 @@ def test_a_trace_holds_the_steps_that_were_asked_for_and_a_resumed_run_says_that
         steps = {event["name"] for event in events if event.get("name", "").startswith("ProfilerStep#")}
         assert steps == {"ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"}
     said = run(tmp_path, "--steps", "12", "--profile", "4:7")
-    assert "--profile 4:7: no trace is written, because the run resumes after the first traced step" in said
+    assert "--profile 4:7 doesn't write a trace, because the run resumes after the first traced step" in said
 
 
 @pytest.mark.proof

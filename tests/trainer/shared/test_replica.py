@@ -81,7 +81,10 @@ def test_a_training_that_is_process_1_saves_its_step_and_ends_soon_after_sigterm
         assert eventually(lambda: any("step 1/" in line for line in lines)), lines
         process.send_signal(signal.SIGTERM)
         assert ended.get(timeout=DEADLINE).code == 143
-        assert any("because it was asked to stop; the next start resumes from this step" in line for line in lines)
+        assert any(
+            "because this replica was asked to stop; after a restart, training resumes from this step" in line
+            for line in lines
+        )
     finally:
         process.close()
 

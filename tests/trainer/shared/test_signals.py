@@ -51,7 +51,7 @@ def test_the_replica_that_was_told_to_end_is_named_by_all_others_whatever_proces
     nodes = tuple(Node(name, "localhost:1") for name in ("workerpool0-0", "workerpool1-0", "workerpool1-1"))
     by = Cluster(nodes).node(5, size=6).name
     others, own = (StoppedError(Cluster(nodes, name), 37, told=name != nodes[0].name, by=by) for name in NAMES)
-    resume = "was asked to stop; the next start resumes from this step"
+    resume = "was asked to stop; after a restart, training resumes from this step"
     assert str(others) == f"workerpool0-0: saved step 37, because workerpool1-1 {resume}"
     assert str(own) == f"workerpool1-1: saved step 37, because it {resume}"
     assert others.event == own.event == {"saved": 37, "told_to_end": "workerpool1-1"}

@@ -15,8 +15,8 @@ def told_to_end_and_resumed(folder: Path, *flags: str) -> tuple[int, Run]:
     output = shown.read_text()
     last = max(step for step in range(37, 151) if f"step {step}/150" in output)
     assert (
-        f"workerpool1-0: saved step {last}, because it was asked to stop; the next start resumes from this step"
-        in output
+        f"workerpool1-0: saved step {last}, because this replica was asked to stop;"
+        " after a restart, training resumes from this step" in output
     )
     assert f"workerpool0-0: saved step {last}, because workerpool1-0 was asked to stop" in output
     assert "Job failed: workerpool1-0 was killed by SIGTERM (exit code 143)" in output

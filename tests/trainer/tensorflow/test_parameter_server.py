@@ -70,7 +70,7 @@ def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
 
     served = train(folder, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=watch)
     assert served.code == 0, served.output
-    assert "workerpool1-0 is gone; the other workers do its part until it comes back" in served.output
+    assert "workerpool1-0 is gone; the other workers take over its part until it is back" in served.output
     assert "workerpool1-1 was killed by SIGKILL (exit code 137)" in served.output
     assert "workerpool1-0 was killed by SIGKILL (exit code 137). Restarting this replica (restart 1 of" in served.output
     assert "Failed to connect" not in served.output  # TensorFlow's words for it
@@ -89,7 +89,8 @@ def test_a_lost_parameter_server_ends_the_run_and_every_strategy_resumes_it(tmp_
     broken = train(tmp_path, 2, *SERVED, *flags, "2000", servers=2, watch=kill)
     assert broken.code == 1
     assert (
-        "workerpool2-0, a parameter server, is gone, and its variables are lost; the next run resumes" in broken.output
+        "workerpool2-0, a parameter server, is gone, and its variables are lost; after a restart, training resumes"
+        in broken.output
     )
     assert "Traceback" not in broken.output
     assert eventually(lambda: not processes("CLUSTER_SPEC", str(tmp_path)))
@@ -112,7 +113,7 @@ def test_when_all_are_told_to_end_the_servers_stay_until_the_chief_has_saved_wha
         assert eventually(lambda: "step 20/" in shown.read_text()), shown.read_text()
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(DEADLINE) == 130
-    told = re.search(r"workerpool0-0: saved step (\d+), because it was asked to stop", shown.read_text())
+    told = re.search(r"workerpool0-0: saved step (\d+), because this replica was asked to stop", shown.read_text())
     assert told, shown.read_text()
     last = int(told[1])
     resumed = train(tmp_path, 2, *SERVED, *flags, str(last + 10), servers=2)

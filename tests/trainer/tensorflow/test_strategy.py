@@ -218,7 +218,9 @@ def test_before_the_roll_call_a_model_whose_layers_cannot_be_placed_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "build", lambda config, example: keras.Sequential())
-    with pytest.raises(TrainerError, match=r"^--strategy model_parallel requires build\(\) .* to accept `devices`$"):
+    with pytest.raises(
+        TrainerError, match=r"^--strategy model_parallel requires that build\(\) .* has a parameter `devices`$"
+    ):
         model_parallel.STRATEGY.lay_out(model_parallel.Flags(), PAIR, folder)
 
 
@@ -255,7 +257,7 @@ def test_a_keras_with_other_inner_names_is_refused(monkeypatch: pytest.MonkeyPat
     states.require_keras()
     monkeypatch.setattr(states, "PRIVATE", ("_renamed",))
     with pytest.raises(
-        TrainerError, match=rf"Keras {keras.__version__} has no _renamed, .* install the Keras version in"
+        TrainerError, match=rf"Keras {keras.__version__} doesn't have _renamed, .* install the Keras version in"
     ):
         states.require_keras()
 
@@ -320,7 +322,7 @@ def test_a_bucket_that_does_not_answer_the_data_or_the_model_is_no_lost_peer(fil
 
 
 def test_a_lost_peer_is_one_sentence_with_the_code_for_which_the_parent_names_the_silent_one() -> None:
-    told = "workerpool0-0 lost a peer: Socket closed; the next start resumes"
+    told = "workerpool0-0 lost a peer: Socket closed; after a restart, training resumes"
     with pytest.raises(LostPeerError, match=told), processes.with_peers(PAIR):
         raise tf.errors.UnavailableError(None, None, "Socket closed")
 

@@ -1,4 +1,7 @@
-"""Tests whether the model draws random numbers in training. If it does, losses depend on the number of processes."""
+"""Tests whether the model draws random numbers in training.
+
+If the model draws random numbers, losses depend on the number of processes.
+"""
 
 import torch
 

@@ -40,7 +40,7 @@ def test_a_model_for_which_the_temporary_folder_has_no_room_is_refused(tmp_path:
 
 def test_a_program_that_answers_differently_is_no_success(tmp_path: Path) -> None:
     export.export(tiny(), SOME, tmp_path)
-    with pytest.raises(TrainerError, match="differ from the trained model's by"):
+    with pytest.raises(TrainerError, match="and the trained model return outputs that differ by"):
         export.prove(tiny(), SOME, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Tests the mesh for valid flags, and the errors for flags that don't fit the machines, the model or each other."""
+"""Tests the mesh for valid flags, and the errors for flags that the machines, the model or other flags don't allow."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_a_machine_without_gpus_has_as_many_processes_as_a_copy_needs() -> None:
     [
         (
             {"strategy": "fsdp", "degree": 5},
-            "--degree is 5, but must divide the 24 processes (3 machines with 8 each)",
+            "--degree is 5, but must divide the number of processes, 24 (3 machines with 8 processes each)",
         ),
         (
             {"strategy": "fsdp", "micro_batches": 5},

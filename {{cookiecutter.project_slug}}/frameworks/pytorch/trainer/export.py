@@ -1,4 +1,4 @@
-"""Exports the trained model as a `torch.export` program and its weights."""
+"""Exports the trained model as a `torch.export` program and a weights file."""
 
 import copy
 import errno
@@ -41,10 +41,10 @@ class Exported(NamedTuple):
 
 
 def finish(job: Job, trained: Answers) -> None:
-    """Export the model from the last checkpoint, which contains the complete model with every strategy.
+    """Export the model of the last checkpoint. With every strategy, a checkpoint contains the complete model.
 
     Raises:
-        TrainerError: if the checkpoint is damaged, or the losses of the exported and the trained model differ.
+        TrainerError: if the checkpoint is damaged, or if the losses of the exported model and the trained model differ.
     """
     target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
     net, samples = new(job)
@@ -65,7 +65,7 @@ def rehearse(job: Job) -> None:
 
 
 def new(job: Job) -> tuple[nn.Module, Batch]:
-    """Return the initial model, and the samples on which the model and its export are compared."""
+    """Return the initial model, and the samples for comparing a model with its export."""
     heldout = Dataset(job.shards, "heldout")
     count = max(min(len(heldout), SAMPLES), 2)  # from one sample, PyTorch would export a fixed batch size of 1
     samples = heldout.first(count, job.config)
@@ -73,15 +73,18 @@ def new(job: Job) -> tuple[nn.Module, Batch]:
 
 
 def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
-    """Export the model to `folder`, reload it, and compare the outputs. Returns the reloaded model's function.
+    """Export the model to `folder`, reload the exported model, and compare the outputs of both models.
+
+    Returns a function that runs the reloaded model.
 
     Args:
         net: the model without a parallel wrapper.
-        inputs: at least two samples, (n, ...); n and sizes that the model doesn't fix are dynamic.
-        folder: the target folder.
+        inputs: at least two samples, with shape (n, ...). The exported model accepts any n, and any size that the model
+            doesn't fix.
+        folder: the folder for the exported model.
 
     Raises:
-        TrainerError: if the model can't be exported, or the reloaded program's outputs differ.
+        TrainerError: if the model can't be exported, or if the outputs of the reloaded model differ.
     """
     net = copy.deepcopy(net).cpu().eval()
     inputs = inputs.cpu()
@@ -99,13 +102,13 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
 
 
 def load(folder: Path) -> Exported:
-    """Load an exported model, which then runs on the CPU.
+    """Load an exported model. The loaded model runs on the CPU.
 
     Raises:
         TrainerError: if the folder doesn't contain an exported model.
     """
     if not zipfile.is_zipfile(folder / PROGRAM):  # otherwise PyTorch would print a traceback
-        raise TrainerError(f"{folder / PROGRAM} isn't an exported model: the file is damaged or doesn't exist")
+        raise TrainerError(f"{folder / PROGRAM} isn't an exported model: this file is damaged or missing")
     program = torch.export.load(folder / PROGRAM)
     module, (name,) = program.module(), program.graph_signature.user_inputs
     example = next(node.meta["val"] for node in program.graph.nodes if node.name == name)
@@ -124,5 +127,5 @@ def prove(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         expected, given = net(inputs), torch.from_numpy(answer(inputs.numpy()))
     if not torch.allclose(expected, given, atol=1e-5):
         difference = float((expected - given).abs().max())
-        raise TrainerError(f"the outputs of {folder / PROGRAM} differ from the trained model's by {difference:.3g}")
+        raise TrainerError(f"{folder / PROGRAM} and the trained model return outputs that differ by {difference:.3g}")
     return answer

@@ -1,4 +1,4 @@
-"""python -m trainer.task: train and export a model, as the flags and the environment specify."""
+"""python -m trainer.task: train and export a model, as the flags and environment variables specify."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run one replica's part of the training. Raises TrainerError for an error that the user can fix."""
+    """Train on one replica. Raises TrainerError if an error occurs that the user can fix."""
     clock = Clock(process_start())
     strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)

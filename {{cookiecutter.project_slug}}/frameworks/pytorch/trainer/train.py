@@ -1,4 +1,4 @@
-"""The training loop, readable from top to bottom: `run` in each process, `train`, and `train_step`."""
+"""Contains the training loop, readable from top to bottom: `run`, `train` and `train_step`."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ from trainer.vertex.log import say
 
 
 def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
-    """Join the other processes and train. `processes.launch` starts this function in each process."""
+    """Join the other processes and train. `processes.launch` calls `run` in each process."""
     with processes.join(mesh, job.config.collective_timeout) as world:
         if world.is_chief:
             say(f"training on {world.size} x {devices.describe(world.device)}, {strategy.name}: {mesh}")
@@ -36,9 +36,9 @@ def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train from the first step, or from the latest complete checkpoint, to the last step.
+    """Train until the last step, from the latest complete checkpoint or, without a checkpoint, from the first step.
 
-    Returns the held-out metrics, and the losses that the exported model must reproduce.
+    Returns the metrics on the held-out samples, and the losses that the exported model must reproduce.
     """
     config, data = job.config, Data(job)
     require_same(job, world.gather(data.fingerprint.digest))
@@ -68,7 +68,10 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 
 
 def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, world: World) -> Totals:
-    """Run an optimizer step on this process's share of the global batch. Returns the totals over its samples."""
+    """Run an optimizer step on this process's share of the global batch.
+
+    Returns the sums of loss and metrics over the samples of this share.
+    """
     torch.manual_seed(step_seed(config, state.step, world.data_rank))
     totals = strategy.forward_backward(config, state.net, batch, world)
     norm = strategy.clip(state.net, config.clip, world)
@@ -82,7 +85,7 @@ def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, w
 
 @torch.no_grad()
 def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Values:
-    """Return the mean loss and metrics over all held-out samples, each counted once.
+    """Return the mean loss and metrics over all held-out samples. Each sample counts once.
 
     Every process must call this function.
     """
@@ -100,9 +103,9 @@ def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, wor
 
 @torch.no_grad()
 def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Answers:
-    """Return the model's losses on the first held-out samples, which all processes share.
+    """Return the model's losses on the first held-out samples. The samples are the same in all processes.
 
-    Every process must call this function. Raises TrainerError if the processes' models differ.
+    Every process must call this function. Raises TrainerError if the models of the processes differ.
     """
     count = largest_part(job.config, world.data_size * strategy.parts(job.config))  # as in an evaluation
     batch = devices.copy(data.heldout.first(count, job.config), world.device)

@@ -26,7 +26,7 @@ def test_the_saved_model_answers_for_any_number_of_samples_and_tells_what_it_tak
 
 def test_a_saved_model_that_answers_differently_is_no_success(tmp_path: Path) -> None:
     export.export(tiny(), SOME, tmp_path)
-    with pytest.raises(TrainerError, match="differ from the trained model's by"):
+    with pytest.raises(TrainerError, match="and the trained model return outputs that differ by"):
         export.prove(tiny(), SOME, tmp_path)
 
 

@@ -32,12 +32,12 @@ class Exported(NamedTuple):
 
 
 def finish(job: Job, trained: Answers) -> None:
-    """Export the model from the last checkpoint, which contains the complete model with every strategy.
+    """Export the model of the last checkpoint. With every strategy, a checkpoint contains the complete model.
 
-    The export is in float32, so the served model doesn't depend on --precision.
+    The exported model computes in float32, so its outputs don't depend on the compute dtype that --precision selects.
 
     Raises:
-        TrainerError: if the checkpoint is damaged, or the losses of the exported and the trained model differ.
+        TrainerError: if the checkpoint is damaged, or if the losses of the exported model and the trained model differ.
     """
     target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
     net, samples = new(job)
@@ -58,7 +58,7 @@ def rehearse(job: Job) -> None:
 
 
 def new(job: Job) -> tuple[keras.Model, Batch]:
-    """Return the initial model in float32, and the samples on which the model and its export are compared."""
+    """Return the initial model in float32, and the samples for comparing a model with its export."""
     keras.config.set_dtype_policy("float32")
     heldout = Dataset(job.shards, "heldout")
     samples = heldout.first(min(len(heldout), SAMPLES), job.config)
@@ -67,15 +67,17 @@ def new(job: Job) -> tuple[keras.Model, Batch]:
 
 
 def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
-    """Export the model to `folder`, reload it, and compare the outputs. Returns the reloaded model's function.
+    """Export the model to `folder`, reload the exported model, and compare the outputs of both models.
+
+    Returns a function that runs the reloaded model.
 
     Args:
         net: the trained model, built outside a strategy's scope.
-        inputs: samples, (n, ...); n and sizes that the model doesn't fix are dynamic.
-        folder: the target folder.
+        inputs: samples with shape (n, ...). The exported model accepts any n, and any size that the model doesn't fix.
+        folder: the folder for the exported model.
 
     Raises:
-        TrainerError: if the model can't be exported, or the reloaded model's outputs differ.
+        TrainerError: if the model can't be exported, or if the outputs of the reloaded model differ.
     """
     with tempfile.TemporaryDirectory() as aside:
         with exporting(model.__file__):
@@ -85,7 +87,7 @@ def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
 
 
 def load(folder: Path) -> Exported:
-    """Load an exported model, which then runs on the CPU, because a GPU may round differently from call to call.
+    """Load an exported model. The loaded model runs on the CPU, because a GPU may round differently in each call.
 
     Raises:
         TrainerError: if the folder doesn't contain an exported model.
@@ -112,5 +114,5 @@ def prove(net: keras.Model, inputs: Array, folder: Path) -> Answer:
         expected = net(inputs)
     if not np.allclose(expected, given := answer(inputs), atol=1e-5):
         difference = float(np.abs(expected - given).max())
-        raise TrainerError(f"the outputs of {folder} differ from the trained model's by {difference:.3g}")
+        raise TrainerError(f"{folder} and the trained model return outputs that differ by {difference:.3g}")
     return answer

@@ -1,4 +1,4 @@
-"""python -m trainer.task: train and export a model, as the flags and the environment specify."""
+"""python -m trainer.task: train and export a model, as the flags and environment variables specify."""
 
 from collections.abc import MutableMapping, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run one replica's part of the training. Raises TrainerError for an error that the user can fix."""
+    """Train on one replica. Raises TrainerError if an error occurs that the user can fix."""
     program.prepare(environ, argv)
     from trainer.config import Job  # imported late, because these modules import TensorFlow
     from trainer.parallel import choice
@@ -32,7 +32,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(job: "Job", strategy: "Strategy", clock: Clock) -> None:
-    """Wait for all replicas, then run this replica's part of the training."""
+    """Wait for all replicas, then train on this replica."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""The training loop, readable from top to bottom: `run` on each machine, `train`, and `train_step`."""
+"""Contains the training loop, readable from top to bottom: `run`, `train` and `train_step`."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ from trainer.vertex.log import say
 
 
 def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
-    """Join the other machines and train. `task.launch` calls this function on each machine."""
+    """Join the other machines and train. `task.launch` calls `run` on each machine."""
     with strategy.join(job.config, job.cluster, mesh) as world:
         if not world:
             return
@@ -35,9 +35,9 @@ def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train from the first step, or from the latest complete checkpoint, to the last step.
+    """Train until the last step, from the latest complete checkpoint or, without a checkpoint, from the first step.
 
-    Returns the held-out metrics, and the losses that the exported model must reproduce.
+    Returns the metrics on the held-out samples, and the losses that the exported model must reproduce.
     """
     config, data = job.config, Data(job)
     require_same(job, world.gather(data.fingerprint.digest))
@@ -71,9 +71,10 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 def train_step(
     config: Config, strategy: Strategy, state: State, batch: Batch, world: World
 ) -> tuple[Totals, tf.Tensor]:
-    """Run an optimizer step of a device on its share of the global batch.
+    """Run an optimizer step on one device, with the device's share of the global batch.
 
-    Returns the totals over the samples of all devices, and the seconds in which this device only communicated.
+    Returns the sums of loss and metrics over the samples of all devices. Also returns the seconds of communication that
+    didn't overlap with this device's computation.
     """
     state.seed(config.seed)
     totals, gradients = strategy.forward_backward(config, state.net, batch, world)
@@ -83,7 +84,7 @@ def train_step(
 
 
 def evaluate(spread: Spread, data: Data, world: World) -> Values:
-    """Return the mean loss and metrics over all held-out samples, each counted once.
+    """Return the mean loss and metrics over all held-out samples. Each sample counts once.
 
     Every machine must call this function.
     """
@@ -93,9 +94,9 @@ def evaluate(spread: Spread, data: Data, world: World) -> Values:
 
 
 def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
-    """Return the model's losses on the first held-out samples, which all machines share.
+    """Return the model's losses on the first held-out samples. The samples are the same on all machines.
 
-    Every machine must call this function. Raises TrainerError if the machines' models differ.
+    Every machine must call this function. Raises TrainerError if the models of the machines differ.
     """
     batch = data.heldout.first(min(len(data.heldout), SAMPLES), job.config)
     is_exact = keras.config.dtype_policy().compute_dtype == "float32"
@@ -107,7 +108,7 @@ def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
 
 
 def new_state(config: Config, strategy: Strategy, example: Batch, world: World) -> State:
-    """Build the state before the first step, which is the same on every machine."""
+    """Build the initial training state, which is the same on every machine."""
     require_keras()
     keras.utils.set_random_seed(config.seed)
     with strategy.scope(world):

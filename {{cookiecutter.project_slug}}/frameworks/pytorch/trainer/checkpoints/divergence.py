@@ -1,9 +1,10 @@
-"""Detects divergence: replicas whose parameters differ, and models whose losses differ.
+"""Detects replicas whose parameters have diverged, and models whose losses differ.
 
-Parameters don't show everything that a model computes with, such as a random order that `build` draws. Losses show it.
+Comparing parameters isn't enough, because a model may also use other values, such as a random order that `build` draws.
+Comparing losses also detects differences in such values.
 
-Processes along `tensor` aren't compared: each process computes its own gradients for the parameters that all of them
-hold, and a GPU may round these gradients differently.
+Processes along the mesh dimension `tensor` aren't compared. Each process along `tensor` computes its own gradients for
+shared parameters, and GPUs may round these gradients differently.
 """
 
 import math
@@ -25,12 +26,12 @@ from trainer.vertex.errors import PeerError, TrainerError
 SAMPLES = 32  # the number of samples whose losses are compared
 EXACT, ROUNDED = 1e-3, 2e-2  # largest difference between losses, in float32 and in lower precision
 DRAWN = (
-    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or keep the values in"
-    " the state dict"
+    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or store the values"
+    " in the state dict"
 )
 CURE = (
-    "if the next error names the same replica, replace its machine, or find the code that changes the state outside the"
-    " optimizer; to continue anyway, use --anyway"
+    "if the same replica diverges again, replace its machine, or find the code that changes the state outside the"
+    " optimizer; to continue despite the divergence, use --anyway"
 )
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd weights of rows and columns
@@ -39,12 +40,14 @@ WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd weights of rows and column
 def require_no_divergence(
     job: Job, step: int, saved: str, names: Sequence[str], digests: Sequence[Mapping[str, int]]
 ) -> None:
-    """Name the replicas that differ from the majority, or all replicas if there is no majority.
+    """Check that all replicas have the same tensors.
+
+    The error lists the replicas that differ from the majority. Without a majority, the error lists all replicas.
 
     Args:
-        saved: the name of the latest checkpoint, or "".
+        saved: the name of the latest checkpoint. `saved` is empty if there is no checkpoint.
         names: the names of the replicas or processes.
-        digests: the digest of each tensor, by tensor name, for each replica or process.
+        digests: for each replica or process, the digests of all tensors, keyed by tensor name.
 
     Raises:
         PeerError: if parameters have diverged. If --anyway is set, the chief prints a warning instead.
@@ -57,19 +60,22 @@ def require_no_divergence(
     odd = [*dict.fromkeys(name for name, one in zip(names, digests, strict=True) if not most or one[tensor] != usual)]
     diverged = f"{'has' if len(odd) == 1 else 'have'} diverged from {'the others' if most else 'one another'}"
     fault = f"after step {step}, {' and '.join(odd)} {diverged} in {tensor}"
-    resume = f"resumes from {saved}" if saved else "begins at the first step"
-    said = f"{fault}; this state isn't saved, and the next start {resume}; {CURE}"
+    resume = f"training resumes from {saved}" if saved else "training begins at the first step"
+    said = f"{fault}; this state isn't saved, and after a restart, {resume}; {CURE}"
     job.object_to(fault, PeerError(said, differs=[name.rpartition(" ")[2] for name in odd]))
 
 
 class Answers(NamedTuple):
-    """The losses of a model on the first held-out samples, for comparison with another model."""
+    """The losses of a model on the first held-out samples, for comparison with the losses of another model."""
 
     losses: Sequence[float]
     tolerance: float = EXACT
 
     def differ(self, other: Sequence[float]) -> bool:
-        """Return whether the mean relative difference is above the tolerance. Without losses, nothing differs."""
+        """Return whether the mean relative difference between the losses is above the tolerance.
+
+        Without losses, return False.
+        """
         count = min(len(self.losses), len(other))
         own, theirs = np.array(self.losses[:count]), np.array(other[:count])
         differences = np.nan_to_num(np.abs(own - theirs) / (1 + np.abs(own)))
@@ -77,9 +83,10 @@ class Answers(NamedTuple):
 
 
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
-    """Compute a model's losses twice. Return the losses if both are equal, or NaNs, which match any losses.
+    """Compute a model's losses twice. If both results are equal, return the losses.
 
-    Losses can't be compared if the model draws random numbers during evaluation.
+    If the results differ, return NaNs, which match any losses. Losses can't be compared if the model draws random
+    numbers during evaluation.
     """
     first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
     answers = Answers(first, tolerance)
@@ -87,10 +94,12 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes, or machines, with the first nonempty losses, and return these.
+    """Compare the losses of all processes or machines with the first losses that aren't empty.
+
+    Returns these first losses.
 
     Raises:
-        TrainerError: if losses differ. If --anyway is set, the chief prints a warning instead.
+        TrainerError: if the losses differ. If --anyway is set, the chief prints a warning instead.
     """
     first, name = next((pair for pair in zip(of_each, names, strict=True) if pair[0].losses), (of_each[0], names[0]))
     for answers, other in zip(of_each, names, strict=True):
@@ -101,7 +110,9 @@ def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[s
 
 
 def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, int]]:
-    """Return the tensor digests, by rank, of a group of processes that have diverged, or an empty dictionary.
+    """Return the tensor digests of a group of processes that have diverged, keyed by rank.
+
+    If no process has diverged, return an empty dictionary.
 
     Every process must call this function. If no process has diverged, each process sends only one number.
     """
@@ -118,7 +129,10 @@ def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, 
 
 
 def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield this process's part of each parameter and its moments. Buffers may differ, such as BatchNorm's means."""
+    """Yield this process's part of each parameter and of the parameter's moments.
+
+    Buffers aren't included, because buffers such as BatchNorm's running means may differ.
+    """
     for name, parameter in net.named_parameters():
         moments = {f"{name}.{moment}": value for moment, value in state.optimizer.state.get(parameter, {}).items()}
         for key, tensor in {name: parameter, **moments}.items():
@@ -128,7 +142,7 @@ def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
-    """Compare the buffers of all processes' new models, including buffers that aren't in the state dict.
+    """Compare the buffers of all processes' initial models, including buffers that aren't in the state dict.
 
     Every process must call this function. Raises TrainerError if buffers differ, unless --anyway is set.
     """
@@ -141,7 +155,10 @@ def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
 
 
 def share_buffers(net: nn.Module, world: World) -> None:
-    """Broadcast the first process's buffers, such as BatchNorm's means. Every process must call this function."""
+    """Broadcast buffers, such as BatchNorm's running means, from the first process.
+
+    Every process must call this function.
+    """
     for dimension in ("shard", "replicate"):
         for buffer in net.buffers() if world.extent(dimension) > 1 else ():
             dist.broadcast(buffer, group=world.along(dimension).get_group(), group_src=0)

@@ -1,4 +1,4 @@
-"""Saves and restores checkpoints: all processes write each checkpoint together, while training continues."""
+"""Saves and restores checkpoints, which all processes write together while training continues."""
 
 import io
 import os
@@ -46,10 +46,13 @@ NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save's 
 
 
 class Checkpoints(Background):
-    """Checkpoints that a background thread of each process writes, so a step only waits for a copy of the state.
+    """Checkpoints that a background thread of each process writes.
 
-    The copy is in host memory, which is pinned if the state is on a GPU. Every process must call the methods at the
-    same steps. After an error in the training loop, the thread still finishes the current checkpoint.
+    A training step waits only until the state is copied.
+
+    The copy of the state is in host memory. If the state is on a GPU, this memory is pinned. Every process must call
+    the methods of this class at the same steps. After an error in the training loop, the background thread still
+    finishes the current checkpoint.
     """
 
     def __init__(self, job: Job, strategy: Strategy, world: World, samples: Fingerprint, clock: Clock) -> None:
@@ -62,11 +65,11 @@ class Checkpoints(Background):
         self._stager = new_stager(world.device)
 
     def restore(self, state: State) -> State:
-        """Load the latest complete checkpoint, if there is one, into the state.
+        """Load the latest complete checkpoint into the state. If there is no checkpoint, don't change the state.
 
         Raises:
-            TrainerError: if the checkpoint has another model, other samples, or more steps than --steps.
-            PeerError: if every checkpoint contains NaN or infinite values, which the state now contains, too.
+            TrainerError: if the checkpoint is of a different model or dataset, or has more steps than --steps.
+            PeerError: if no checkpoint is usable, but the state already contains values of a rejected checkpoint.
         """
         folder = newest(self._root, self._world, partial(load, state, self._strategy.bare(state.net)))
         require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
@@ -74,7 +77,7 @@ class Checkpoints(Background):
         if folder and self._world.is_chief:
             say(f"resumed at step {state.step} from {folder}", resumed=state.step)
         if state.step and not folder:
-            raise PeerError("no checkpoint is left to resume from; the next start begins at the first step")
+            raise PeerError("no usable checkpoint is left; after a restart, training begins at the first step")
         commit_marker.require_within(self._config.steps, state.step)
         return state
 
@@ -82,9 +85,9 @@ class Checkpoints(Background):
         """Save the state if a checkpoint is due, or if a process was asked to stop.
 
         Raises:
-            StoppedError: if a process was asked to stop, after this step is saved.
-            TrainerError: if an earlier checkpoint can't be written.
-            PeerError: if the parameters of processes have diverged.
+            StoppedError: if a process was asked to stop. The current step is saved before StoppedError is raised.
+            TrainerError: if an earlier checkpoint couldn't be written.
+            PeerError: if the parameters of the processes have diverged.
         """
         by = self._last_moment.by(state.step)
         with self._clock.phase(CHECKPOINTS):
@@ -99,7 +102,10 @@ class Checkpoints(Background):
         self.check()
 
     def save(self, state: State) -> None:
-        """Start to write this step's checkpoint, after the previous checkpoint. Raises PeerError as `compare` does."""
+        """Wait for the previous checkpoint, then start to write the checkpoint of the current step.
+
+        Raises PeerError if parameters have diverged.
+        """
         self.wait()
         self.compare(state)
         net = self._strategy.bare(state.net)
@@ -113,7 +119,10 @@ class Checkpoints(Background):
         self._saved = folder.name
 
     def compare(self, state: State) -> None:
-        """Raises PeerError with the names of the processes whose parameters have diverged, if there are any."""
+        """Compare the parameters of all processes.
+
+        If parameters have diverged, raise PeerError with the names of the processes.
+        """
         diverged = divergence.diverged(state, self._strategy.bare(state.net), self._world)
         names = [self._job.cluster.process(rank, self._world.size) for rank in diverged]
         if diverged:
@@ -131,14 +140,20 @@ class Checkpoints(Background):
 
 
 def new_stager(device: torch.device) -> AsyncStager:
-    """Return the stager that copies the state. The stager of a GPU keeps pinned memory, which is slow to allocate."""
+    """Return the stager, which copies the training state to host memory.
+
+    On a GPU, the stager reuses pinned memory, because pinned memory is slow to allocate.
+    """
     if device.type == "cuda":
         return DefaultStager(StagingOptions(use_shared_memory=False, use_async_staging=False))
     return BlockingAsyncStager()  # the copy is freed after it is written
 
 
 def share(part: dict[str, Any], world: World) -> dict[str, Any]:
-    """Return the tensors that this process writes: its own parts, and its share of tensors that all processes hold."""
+    """Return the tensors that this process writes to a checkpoint.
+
+    These tensors are the process's own shards, and its share of the tensors that all processes hold.
+    """
     bytes_of_rank, written = [0] * world.size, {}
     for name, value in part.items():
         least = bytes_of_rank.index(min(bytes_of_rank))
@@ -154,7 +169,7 @@ def share(part: dict[str, Any], world: World) -> dict[str, Any]:
 def write(
     copy: dict[str, Any], folder: Path, keep: int, world: World, samples: Fingerprint, buffers: Container[str]
 ) -> None:
-    """Write a checkpoint and its commit marker, then remove older checkpoints until `keep` are left.
+    """Write a checkpoint and its commit marker, then remove all checkpoints except the latest `keep`.
 
     Every process must call this function.
 
@@ -182,7 +197,10 @@ def write(
 
 
 class ChecksumFiles(FileSystem):
-    """The files of one process, with checksums that are computed while writing, because buckets are slow to read."""
+    """The checkpoint files of one process, with their checksums.
+
+    Checksums are computed while the files are written, because reading from a bucket is slow.
+    """
 
     def __init__(self) -> None:
         self.checksums: dict[str, int] = {}  # by file name
@@ -207,9 +225,10 @@ class ChecksumStream(io.BufferedWriter):
 
 
 def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str]) -> str:
-    """Return which tensor contains NaN or infinite values, or an empty string.
+    """Return a phrase with the name of a tensor that contains NaN or infinite values.
 
-    Buffers may be infinite, such as masks.
+    If all tensors are valid, return an empty string. Buffers such as attention masks may contain infinite values, but
+    not NaN.
     """
     for part, tensors in parts.items():
         for name, value in tensors.items():
@@ -224,12 +243,15 @@ def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str
 
 
 def load(state: State, net: nn.Module, folder: Path) -> str:
-    """Load a checkpoint of any strategy into the state, whose unwrapped model is `net`.
+    """Load a checkpoint into the state. Any strategy may have saved the checkpoint.
 
-    Every process must call this function. Returns why this process can't use the checkpoint, or an empty string.
+    `net` is the unwrapped model of the state.
+
+    Every process must call this function. If this process can't use the checkpoint, return the reason. If the
+    checkpoint is usable, return an empty string.
 
     Raises:
-        TrainerError: if the checkpoint is of another model.
+        TrainerError: if the checkpoint is of a different model.
     """
     model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
     moments = {name: value for name, value in optimizer.items() if name.startswith(MOMENTS)}
@@ -245,10 +267,12 @@ def load(state: State, net: nn.Module, folder: Path) -> str:
 
 
 class Whole(DefaultLoadPlanner):
-    """Loads parts of a checkpoint completely and without rounding. PyTorch itself silently skips and rounds tensors.
+    """A load planner that rejects a checkpoint if a tensor would be skipped or rounded.
+
+    PyTorch's default planner silently skips and rounds tensors.
 
     Args:
-        parts: the prefixes of the tensor names.
+        parts: the name prefixes of the tensors to load.
     """
 
     def __init__(self, *parts: str) -> None:
@@ -281,10 +305,11 @@ class Whole(DefaultLoadPlanner):
 def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None:
     """Load the latest complete, undamaged checkpoint, and return its folder.
 
-    Each process verifies its share of the files. If the chief verified all files, the others might time out.
+    Each process verifies its share of the files. If the chief verified all files, the other processes might time out.
 
     Args:
-        load: a function that loads a checkpoint, and returns why it can't be used, or an empty string.
+        load: a function that loads a checkpoint. If the checkpoint isn't usable, the function returns the reason, and
+            otherwise an empty string.
     """
     why_corrupt = partial(commit_marker.why_corrupt, reader=world.rank, readers=world.size)
     # The chief chooses for all processes, because their views of a mounted bucket may be out of date.
@@ -304,12 +329,12 @@ def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None
 
 
 def read_model(net: nn.Module, folder: Path) -> None:
-    """Load the weights of a complete checkpoint of any strategy into a plain model.
+    """Load the weights of a complete checkpoint into an unwrapped model. Any strategy may have saved the checkpoint.
 
-    A single process may call this function.
+    A single process can call this function without the other processes.
 
     Raises:
-        TrainerError: if the checkpoint is of another model.
+        TrainerError: if the checkpoint is of a different model.
     """
     weights = net.state_dict()
     try:
@@ -322,7 +347,10 @@ def read_model(net: nn.Module, folder: Path) -> None:
 
 
 def first_cause(error: CheckpointException) -> BaseException:
-    """Return one process's failure. A full disk, which torch.save reports as a RuntimeError, becomes an OSError."""
+    """Return the error of one of the processes that failed.
+
+    If the disk is full, return an OSError, because torch.save raises only a RuntimeError.
+    """
     cause, _ = next(iter(error.failures.values()))
     return OSError(one_line(cause)) if NOT_WRITTEN.match(str(cause)) else cause
 

@@ -1,6 +1,6 @@
-"""Handles preemption notices: all replicas agree on a step, save that step, and then stop.
+"""Handles preemption notices: all replicas agree on a step, save a checkpoint of this step, and then stop.
 
-Vertex AI sends SIGTERM about 30 s before it preempts a Spot VM.
+Vertex AI sends SIGTERM about 30 seconds before it preempts a Spot VM.
 Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
 """
 
@@ -22,24 +22,28 @@ ASK_SECONDS = 0.25  # the interval between two checks; a check takes 0.25 ms, wh
 
 
 class StoppedError(PeerError):
-    """The end of a run at a step that all replicas saved, because a replica was asked to stop.
+    """The error for a run that stops at a step that all replicas saved, because a replica was asked to stop.
 
     Args:
-        told: True if this replica was asked to stop; its exit code is then SIGTERM's.
+        told: True if this replica was asked to stop. The replica then exits with code 143, as after SIGTERM.
         by: the name of a replica that was asked to stop.
     """
 
     def __init__(self, cluster: Cluster, step: int, *, told: bool, by: str) -> None:
         self.exit_code = 128 + signal.SIGTERM if told else PeerError.exit_code
-        who = "it" if told else by
+        who = "this replica" if told else by
         said = (
-            f"{cluster.name}: saved step {step}, because {who} was asked to stop; the next start resumes from this step"
+            f"{cluster.name}: saved step {step}, because {who} was asked to stop;"
+            " after a restart, training resumes from this step"
         )
         super().__init__(said, saved=step, told_to_end=by)
 
 
 class Told:
-    """Records whether a signal asked this process to stop. Within the block, the signal doesn't end the process."""
+    """A context manager that records whether a signal asked this process to stop.
+
+    Inside the `with` block, the signal doesn't terminate the process.
+    """
 
     def __init__(self, number: signal.Signals) -> None:
         self.told, self._number = False, number
@@ -57,10 +61,10 @@ class Told:
 
 
 class LastMoment(Told):
-    """Checks regularly, in all processes together, whether any process was asked to stop.
+    """A periodic check that finds out whether any process was asked to stop. All processes take part in each check.
 
-    An all-reduce runs in the background, and the next check reads its result. The result also determines the step of
-    the next check, so all processes check at the same steps.
+    Each check starts an all-reduce in the background, and the next check reads the result of this all-reduce. The
+    result of a check also determines when the next check is due, so all processes check at the same steps.
     """
 
     def __init__(self, cluster: Cluster, world: World) -> None:
@@ -69,7 +73,10 @@ class LastMoment(Told):
         self._answer, self._work = torch.zeros(2, dtype=torch.float64), None
 
     def by(self, step: int) -> str:
-        """Return the name of a replica that was asked to stop, or "". Every process must call this method."""
+        """Return the name of a replica that was asked to stop. If no replica was asked to stop, return an empty string.
+
+        Every process must call this method.
+        """
         if step < self._next:
             return ""
         told, seconds = self._hear()
@@ -87,7 +94,10 @@ class LastMoment(Told):
         self._work = dist.all_reduce(self._answer, dist.ReduceOp.MAX, group=self._world.group, async_op=True)
 
     def _hear(self) -> list[float]:
-        """Return 1 plus the rank of a process that was asked to stop, or 0. Also return the longest step time."""
+        """Return 1 plus the rank of a process that was asked to stop, and the longest step time in seconds.
+
+        If no process was asked to stop, the first number is 0.
+        """
         if self._work:
             self._work.wait()
         answer: list[float] = self._answer.tolist()

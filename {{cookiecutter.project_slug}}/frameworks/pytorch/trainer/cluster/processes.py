@@ -1,8 +1,8 @@
-"""Starts the processes of a replica, and joins them to the process group and the device mesh.
+"""Starts the processes of a replica, and adds each process to the process group and the device mesh.
 
-PyTorch's elastic agent starts one process per GPU, or one process on the CPU, with static ranks from the cluster. The
-agent never restarts a process in place. Instead, Vertex AI restarts the replica, and the run resumes from the latest
-complete checkpoint.
+PyTorch's elastic agent starts one process per GPU. Without GPUs, the agent starts the smallest number of processes that
+the strategy supports. Ranks are static and follow the order of the replicas in the cluster. The agent never restarts a
+process in place. Instead, Vertex AI restarts the replica, and the run resumes from the latest complete checkpoint.
 """
 
 import contextlib
@@ -50,16 +50,16 @@ NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 
 
 def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None] | Sequence[str]) -> None:
-    """Run `work` in this replica's processes of the mesh. Returns when all replicas have finished.
+    """Run `work` in each process of this replica. Returns when all replicas have finished.
 
     Args:
-        work: a function that can be pickled, or the arguments of the Python command that runs the user's own program.
+        work: a picklable function, or the arguments of the Python command that runs the user's own program.
 
     Raises:
         ProcessError: if a process failed.
-        EndedEarlyError: if a process exited with code 0 before the function returned.
+        EndedEarlyError: if a process exited with code 0 before `work` returned.
         PeerError: if the other replicas can't be reached.
-        TrainerError: if no GPU is usable.
+        TrainerError: if PyTorch is built for GPUs, but no GPU is usable.
     """
     count = mesh.size // len(cluster.nodes)
     if torch.backends.cuda.is_built() and not torch.cuda.is_available() and not cluster.chief.is_local:
@@ -77,13 +77,16 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None
             raise ProcessError(f"{cluster.name} was stopped by SIGTERM", -signal.SIGTERM) from None
         raise cause(error, cluster, mesh, heartbeat) from None
     except dist.DistError as error:
-        raise PeerError(f"{cluster.name} can't join the others at {cluster.chief.address}: {error}") from None
+        raise PeerError(f"{cluster.name} can't join the other replicas at {cluster.chief.address}: {error}") from None
     except SignalException as error:
         raise ProcessError(f"{cluster.name} was stopped by {error.sigval.name}", -error.sigval) from None
 
 
 def _set_defaults(cluster: Cluster, neighbors: int) -> None:
-    """Set PyTorch's unset environment variables. `neighbors` is the number of processes on this machine."""
+    """Set defaults for PyTorch's environment variables that aren't set.
+
+    `neighbors` is the number of processes on this machine.
+    """
     # By default, each process would start one thread per core, even if many processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbors, 1)))
     # By default, gloo would look up the address of the host name, which might not be reachable.
@@ -95,12 +98,12 @@ def _set_defaults(cluster: Cluster, neighbors: int) -> None:
 
 
 def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
-    """Return the error of a replica in which a process failed."""
+    """Return the error to report for a replica in which a process failed."""
     rank, failure = error.get_first_failure()
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
         loss = heartbeat.loss()
-        said = f"{name} was aborted by SIGABRT, as NCCL does if a peer is gone; otherwise see the lines above\n{loss}"
+        said = f"{name} was aborted by SIGABRT, after a lost peer or because of an error in the lines above\n{loss}"
         return PeerError(said, **loss.event)
     if failure.exitcode == LostPeerError.exit_code:
         return heartbeat.loss()
@@ -110,7 +113,10 @@ def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Hear
 
 
 def interface_to(node: Node) -> str:
-    """Return the network interface through which this machine reaches another machine, or "" if it is unknown."""
+    """Return the network interface through which this machine reaches a node.
+
+    If the network interface is unknown, return an empty string.
+    """
     if node.is_local:
         return "lo0" if sys.platform == "darwin" else "lo"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -124,7 +130,7 @@ def interface_to(node: Node) -> str:
 
 
 def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig:
-    """Return torchrun's settings for `count` processes in this replica."""
+    """Return the settings with which PyTorch's agent starts `count` processes in this replica."""
     return LaunchConfig(
         min_nodes=len(cluster.nodes),
         max_nodes=len(cluster.nodes),
@@ -141,21 +147,23 @@ def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig
 
 
 def _free_port() -> int:
-    """Return a free port for the processes of a single replica. Another run may already use any fixed port."""
+    """Return a free port for the processes of a single replica. A fixed port might be in use by another run."""
     with socket.socket() as server:
         server.bind(("localhost", 0))
         return int(server.getsockname()[1])
 
 
 class Children(metrics.MetricHandler):
-    """Detects a process of this replica that exited early with code 0. The agent would wait for this process forever.
+    """A metrics handler that detects when a process of this replica exits early with code 0.
+
+    Without this handler, the agent would wait for such a process forever.
 
     The agent calls `emit` after each check of its processes. A healthy process exits with code 0 only after all
     processes have returned. Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
 
     Args:
-        take_notice: True if the processes save their step after a notice. The user's own program is stopped as by
-            torchrun.
+        take_notice: True if the processes save their step after a preemption notice. `take_notice` is False for the
+            user's own program, which the agent stops in the same way as torchrun.
     """
 
     def __init__(self, replica: str, *, take_notice: bool) -> None:
@@ -163,12 +171,15 @@ class Children(metrics.MetricHandler):
         self.were_stopped = False
 
     def _processes(self) -> set[Any]:
-        """Return all processes that the agent has started, including those that have exited."""
+        """Return all processes that the agent has started, including processes that have exited."""
         self._started.update(multiprocessing.active_children())
         return self._started
 
     def stop(self, *_: object) -> None:
-        """Handle SIGTERM: send a notice to processes that handle a notice, or stop the agent."""
+        """Handle SIGTERM. If the processes handle preemption notices, send a notice to each process.
+
+        Otherwise, stop the agent.
+        """
         self.were_stopped, processes = True, self._processes()
         if not self._take_notice or not processes:
             raise SignalException("asked to stop", signal.SIGTERM)
@@ -181,9 +192,9 @@ class Children(metrics.MetricHandler):
 
 
 def run_process(replica: str, work: Callable[[], None]) -> None:
-    """Do the work in a process that the agent started. After an error, exit immediately.
+    """Run `work` in a process that the agent started. After an error, exit immediately.
 
-    Destroying a process group whose peers are gone can hang or abort, but exiting can't.
+    An immediate exit is necessary, because destroying a process group can hang or abort if peers are gone.
     """
     stuck.record()
     try:
@@ -199,7 +210,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
     except Exception as error:
         code = TrainerError.exit_code
         if loss := lost_peer(error):
-            said = f"{replica} lost a peer: {loss}; the next start resumes from the last checkpoint"
+            said = f"{replica} lost a peer: {loss}; after a restart, training resumes from the last checkpoint"
             say(said, "ERROR", lost_peer="")  # the heartbeat knows which peer
             code = LostPeerError.exit_code
         else:
@@ -212,7 +223,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
 
 
 def lost_peer(error: Exception) -> str:
-    """Return a line about the peer that is gone or silent according to the error, or "" for any other error."""
+    """If the error reports a lost peer, return a line about this peer. For any other error, return an empty string."""
     text = str(error) or type(error).__name__
     of_nccl, of_gloo = isinstance(error, dist.DistBackendError), type(error) is RuntimeError
     is_loss = (of_nccl and NCCL_LOST.search(text)) or (of_gloo and GLOO_LOST.match(text))
@@ -222,7 +233,10 @@ def lost_peer(error: Exception) -> str:
 
 
 class ProcessError(TrainerError):
-    """A process of this replica failed and printed the reason, or the replica was stopped."""
+    """The error if a process of this replica fails, or if the replica is stopped.
+
+    A failed process prints the reason for the failure.
+    """
 
     def __init__(self, text: str, exit_code: int) -> None:
         # Python reports signal N as -N, and containers report it as 128 + N.
@@ -232,10 +246,11 @@ class ProcessError(TrainerError):
 
 @contextlib.contextmanager
 def join(mesh: Mesh, timeout: float) -> Iterator[World]:
-    """Join the process group once, in a process that `launch` started, and create the device mesh.
+    """Join the process group and create the device mesh. Call this function once, in a process that `launch` started.
 
-    The wrapped model must be deleted before the block ends. Otherwise its reducer would own the last reference to the
-    group, and wait with the GIL held for threads that need the GIL (pytorch/pytorch#56297).
+    Delete the wrapped model before the block ends. Otherwise, the reducer of the model would hold the last reference to
+    the process group. The reducer would then hold the GIL while it waits for threads that need the GIL
+    (pytorch/pytorch#56297).
     """
     backend, device = "gloo", torch.device("cpu")
     if torch.cuda.is_available():

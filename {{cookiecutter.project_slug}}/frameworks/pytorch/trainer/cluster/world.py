@@ -1,4 +1,4 @@
-"""Describes all processes of a run: their mesh, the rank of this process, and the loop's collectives."""
+"""Describes the processes of a run: the mesh, the rank of this process, and the training loop's collectives."""
 
 import math
 from collections.abc import Mapping
@@ -14,9 +14,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 @dataclass(frozen=True)
 class Mesh:
-    """The number of processes along each dimension, outermost first, so the last dimension stays within a machine.
+    """The number of processes along each dimension of the mesh.
 
-    Processes along `replicate` and `shard` use different samples. Processes along `stage` and `tensor` share samples.
+    The outermost dimension is first. The last dimension stays within a machine.
+
+    Processes along the dimensions `replicate` and `shard` train on different samples. Processes along the dimensions
+    `stage` and `tensor` train on the same samples.
     """
 
     sizes: Mapping[str, int]
@@ -31,13 +34,13 @@ class Mesh:
         return self.sizes.get("replicate", 1) * self.sizes.get("shard", 1)
 
     def __str__(self) -> str:
-        """`replicate 3 x stage 2`"""
+        """Return the dimensions and sizes, such as `replicate 3 x stage 2`."""
         return " x ".join(f"{name} {size}" for name, size in self.sizes.items())
 
 
 @dataclass(frozen=True)
 class World:
-    """All processes of the run, their mesh, and the rank of this process."""
+    """The group of all processes in a run, with their mesh and the rank of this process."""
 
     rank: int
     size: int
@@ -55,12 +58,12 @@ class World:
         return (self.mesh and self.mesh.mesh_dim_names) or ()
 
     def along(self, *dimensions: str) -> DeviceMesh:
-        """Return this process's submesh along these dimensions."""
-        assert self.mesh is not None, "a process without a process group has no mesh"
+        """Return this process's submesh along the given dimensions."""
+        assert self.mesh is not None, "a process without a process group doesn't have a mesh"
         return self.mesh[dimensions]
 
     def extent(self, dimension: str) -> int:
-        """Return the number of processes along a dimension, or 1 if the mesh doesn't have the dimension."""
+        """Return the number of processes along a mesh dimension. If the mesh doesn't have this dimension, return 1."""
         return self.along(dimension).size() if dimension in self.dimensions else 1
 
     @property
@@ -70,11 +73,16 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """The index of this process's share of the batch. Processes along `stage` or `tensor` have the same share."""
+        """The index of this process's share of the global batch.
+
+        Processes along the mesh dimensions `stage` and `tensor` have the same share.
+        """
         return self.rank // (self.size // self.data_size)
 
     def with_own_group(self, timeout: float) -> "World":
-        """Return this world with its own group for another thread, because two threads must not mix their collectives.
+        """Return a copy of this world with a separate process group, for use in another thread.
+
+        Two threads can't share a process group, because their collectives would mix.
 
         Every process must call this method.
 
@@ -90,7 +98,7 @@ class World:
         return values
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every process's value, by rank. Every process must call this method."""
+        """Return the values of all processes, in rank order. Every process must call this method."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value, group=self.group)

@@ -1,4 +1,4 @@
-"""Estimates the resources of a run, without a GPU, from tensors that have no storage."""
+"""Estimates the resources of a run without a GPU, from tensors without storage."""
 
 import json
 from collections.abc import Iterable
@@ -20,10 +20,10 @@ from trainer.step.state import new_optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """Counts, and bytes on one GPU, derived from the real model and optimizer without allocating memory.
+    """Counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
 
-    GPU memory is about the sum of all bytes. Multiply bytes per sample by the number of samples in a micro-batch. The
-    framework's own buffers need additional memory.
+    Sizes are in bytes on one GPU. A run requires about the sum of all sizes as GPU memory, and additional memory for
+    the framework's own buffers. In this sum, multiply sizes per sample by the number of samples in a micro-batch.
     """
 
     parameters: int
@@ -34,15 +34,16 @@ class ResourceEstimate:
     optimizer_bytes: int
     """Moments of AdamW."""
     flops_per_sample: int
-    """FLOPs of matrix products and convolutions, forward and backward. A multiply-add counts as two."""
+    """FLOPs of the matrix products and convolutions in the forward and backward pass. A multiply-add counts as two
+    FLOPs."""
     precision: str
-    """Compute dtype of GPUs that support it: A100, L4 and newer GPUs for bfloat16. Other GPUs compute in float32."""
+    """Compute dtype. Only A100, L4 and newer GPUs support bfloat16. Other GPUs compute in float32."""
     weight_copy_bytes: int
-    """Copies of the weights in `precision`. GPUs that compute in float32 need no copies."""
+    """Size of the copies of the weights in `precision`. GPUs that compute in float32 don't need copies."""
     activation_bytes_per_sample: int
-    """Estimated size of the tensors that the forward pass keeps for the backward pass, in `precision`."""
+    """Estimated size of the activations that are stored for the backward pass, if the GPU computes in `precision`."""
     activation_bytes_per_sample_float32: int
-    """The same size, if the GPU computes in float32."""
+    """Estimated size of the activations that are stored for the backward pass, if the GPU computes in float32."""
     global_batch: int
     """Samples per step, over all GPUs."""
     micro_batches: int
@@ -54,7 +55,7 @@ class ResourceEstimate:
 
 
 def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
-    """Estimate one step of the model, the loss and the optimizer with a single sample, from shapes alone.
+    """Estimate the resources of a training step with a single sample, from tensor shapes alone.
 
     Raises:
         TrainerError: if the model can't be built from the flags and the data.
@@ -81,12 +82,12 @@ def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
 
 
 def flops_per_sample(config: Config, example: Batch) -> int:
-    """Return the FLOPs of matrix products and convolutions, forward and backward."""
+    """Return the FLOPs of the matrix products and convolutions in both passes of one sample."""
     return forward_backward(config, example)[1]
 
 
 def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
-    """Return the model after both passes of a sample, computed on shapes alone, and the FLOPs of the passes."""
+    """Run both passes of one sample on tensor shapes alone. Returns the model, and the FLOPs of both passes."""
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         net = model.build(config, example)
         sample = Batch(*(torch.from_numpy(array).to("meta") for array in example))
@@ -95,9 +96,10 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 
 
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
-    """Return the bytes that the backward pass needs besides the weights: for weight copies, and for each sample.
+    """Return the bytes of weight copies and the bytes of activations per sample that are stored for the backward pass.
 
-    Kernels on a fake CPU keep the same tensors as GPU kernels. Attention keeps its inputs and result, not its scores.
+    Kernels on a fake CPU store the same tensors as GPU kernels. Attention stores its inputs and its result, but not its
+    scores.
     """
     one, two = (_kept_bytes(config, example, precision, samples) for samples in (1, 2))
     return 2 * one - two, two - one
@@ -120,7 +122,10 @@ def _kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype, s
 
 
 class Kept:
-    """The storages of the tensors that the forward pass keeps. Several tensors may be views of one storage."""
+    """The storages of the tensors that the forward pass stores for the backward pass.
+
+    Several tensors may be views of one storage.
+    """
 
     def __init__(self) -> None:
         self._all: set[torch.UntypedStorage] = set()
@@ -132,7 +137,7 @@ class Kept:
         return tensor
 
     def enter(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """Begin a block that is recomputed from its inputs."""
+        """Begin a block whose activations are recomputed from its inputs."""
         self._now.update(tensor.untyped_storage() for tensor in inputs)
         self._of_each.append(set())
         self._now = self._of_each[-1]
@@ -141,7 +146,7 @@ class Kept:
         self._now = self._all
 
     def total(self, parameters: Iterable[Tensor]) -> int:
-        """Return the bytes besides the parameters. Only one recomputed block is in memory at a time."""
+        """Return the bytes of all storages, excluding parameters. Only one recomputed block is in memory at a time."""
         all_through = self._all - (stored := {p.untyped_storage() for p in parameters})
         of_each = (sum(storage.nbytes() for storage in block - all_through - stored) for block in self._of_each)
         return sum(storage.nbytes() for storage in all_through) + max(of_each, default=0)

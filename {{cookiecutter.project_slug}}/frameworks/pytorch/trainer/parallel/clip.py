@@ -18,7 +18,7 @@ def clip_gradients(net: nn.Module, limit: float, world: World, holders: Mapping[
     Squares are summed in float64, so the norm doesn't depend on how the model is split.
 
     Args:
-        holders: the number of stages that hold a parameter, if several stages do.
+        holders: for each parameter that several pipeline stages hold, the number of these stages.
     """
     by_count, local = defaultdict[int, list[Tensor]](list), list[Tensor]()
     for parameter in net.parameters():
@@ -37,7 +37,7 @@ def clip_gradients(net: nn.Module, limit: float, world: World, holders: Mapping[
 
 
 def holder_count(tensor: Tensor, world: World) -> int:
-    """Return the number of processes that hold the same part of a parameter, or of its gradient, as this process."""
+    """Return the number of processes that hold the same part of a parameter or gradient as this process."""
     pieces = world.extent("stage")
     if isinstance(tensor, DTensor):
         cut = [not placement.is_replicate() for placement in tensor.placements]

@@ -16,14 +16,14 @@ from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recom
 from trainer.vertex.errors import TrainerError
 
 UNUSED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
-UNUSED_CURE = "remove these parameters, or freeze them with requires_grad_(False)"
+UNUSED_CURE = "remove these parameters, or call requires_grad_(False) on each of them"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     bucket_cap_mb: int = 64
-    """MiB of gradients per all-reduce. Large buckets make full use of a fast network and Reduction Server. Small
-    buckets start earlier, before all gradients are computed."""
+    """Size of a gradient bucket in MiB. Each bucket is all-reduced as a whole. Large buckets make full use of a fast
+    network and Reduction Server. The all-reduce of small buckets starts earlier, before all gradients are computed."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "bucket_cap_mb")
@@ -33,7 +33,7 @@ class DataParallel(Strategy):
     flags = Flags
 
     def wrap(self, config: Flags, net: nn.Module, world: World) -> DistributedDataParallel:
-        """Wrap the model so that gradients are averaged over all processes, in buckets of --bucket-cap-mb.
+        """Wrap the model so that gradients are averaged over all processes, in buckets of --bucket-cap-mb MiB.
 
         Reduction Server and a network of 100 Gbps work best with fewer, larger all-reduces.
         Source: Vertex AI documentation, "Distributed training", mid 2026.
@@ -62,7 +62,10 @@ class DataParallel(Strategy):
             raise TrainerError(f"losses() in trainer/model.py doesn't depend on {unused}; {UNUSED_CURE}") from None
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Return the times that DDP measured in the latest timed step, or an empty dictionary before the first."""
+        """Return the computation and communication times that DDP measured in the latest timed step.
+
+        Before the first timed step, return an empty dictionary.
+        """
         if not net.logger:
             return {}
         net.logger.set_runtime_stats_and_log()  # otherwise the next forward pass would do this

@@ -1,4 +1,4 @@
-"""Each GPU holds a shard of the model, and gathers the weights of each block to compute the block."""
+"""Each GPU holds a shard of the model, and gathers the weights of a block before the block's computation."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,11 +19,11 @@ from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recom
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     degree: int | None = None
-    """Number of GPUs that together hold one copy of the model. The default is all GPUs. The number of GPUs per machine
-    keeps most traffic within machines."""
+    """Number of GPUs that together hold one copy of the model. The default is all GPUs. If the degree is the number of
+    GPUs per machine, most traffic stays within machines."""
     reshard: bool = True
-    """Free a block's gathered weights after the forward pass, and gather them again for the backward pass.
-    --no-reshard makes a step faster, but needs more memory."""
+    """Free a block's gathered weights after the forward pass, and gather the weights again for the backward pass.
+    --no-reshard makes a step faster, but requires more memory."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree")
@@ -38,10 +38,13 @@ class FullyShard(Strategy):
         return {"replicate": -1, "shard": config.degree} if config.degree else {"shard": -1}
 
     def wrap(self, config: Flags, net: Any, world: World) -> nn.Module:
-        """Shard parameters, gradients and moments along `shard`, and replicate them along `replicate` if it exists.
+        """Shard parameters, gradients and moments along the mesh dimension `shard`.
 
-        While a block computes, the weights of the next block are gathered. Low precision halves the gathered bytes.
-        Gradients are all-reduced in float32, because small gradients would be lost in sums over many processes.
+        If the mesh has a dimension `replicate`, the shards are replicated along this dimension.
+
+        While a block is computed, the weights of the next block are gathered. The compute dtype bfloat16 halves the
+        size of gathered weights. Gradients are all-reduced in float32, because sums in bfloat16 over many processes
+        would lose small gradients.
         """
         compile_and_recompute(config, net)
         # FSDP warns about in-place operations on the output, which losses() must not use anyway.
@@ -56,15 +59,20 @@ class FullyShard(Strategy):
 
     @contextmanager
     def sync(self, net: Any, last: bool) -> Iterator[None]:
-        """Delay the all-reduce along `replicate` until the last micro-batch.
+        """Delay the gradient all-reduce along the mesh dimension `replicate` until the last micro-batch.
 
-        Gradients are still sharded after each micro-batch. Otherwise a process would keep all gradients of the model.
+        Gradients are still sharded after each micro-batch. Without sharding, each process would store all gradients of
+        the model.
         """
         net.set_requires_all_reduce(last)
         yield
 
     def findings(self, config: Flags, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield an error if processes would run different numbers of micro-batches, each of which gathers weights."""
+        """Yield an error if processes would run different numbers of micro-batches.
+
+        All processes must run the same number of micro-batches, because they gather weights together for each
+        micro-batch.
+        """
         batch, parts, shares = config.global_batch, config.micro_batches, mesh.data_size
         if batch // shares < parts:
             yield (

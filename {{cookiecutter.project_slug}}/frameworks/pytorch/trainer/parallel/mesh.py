@@ -1,4 +1,4 @@
-"""Lays out the mesh of processes, and rejects flags that don't fit before any process waits for another."""
+"""Lays out the mesh of processes, and rejects incompatible flags before any process waits for other processes."""
 
 import math
 import shutil
@@ -21,10 +21,12 @@ from trainer.vertex.errors import TrainerError
 
 
 def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
-    """Lay out the processes of a job's machines. Raises TrainerError if flags, machines and model are incompatible.
+    """Return the mesh of processes on a job's machines.
+
+    Raises TrainerError if flags, machines and model are incompatible.
 
     Args:
-        compiler: the name of the C++ compiler; empty for PyTorch's default.
+        compiler: the command of the C++ compiler. Empty for PyTorch's default.
     """
     config: Any = job.config  # includes the strategy's flags
     if config.compile:
@@ -39,28 +41,31 @@ def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
 
 
 def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
-    """Return the number of processes per machine: one per GPU, or without GPUs, the smallest number that works."""
+    """Return the number of processes per machine, which is the number of GPUs.
+
+    Without GPUs, return the smallest number that the strategy supports.
+    """
     return gpus or inner(strategy.dimensions(config, processes=2))
 
 
 def inner(dimensions: Mapping[str, int]) -> int:
-    """Return the number of processes along all dimensions of fixed size."""
+    """Return the product of the fixed sizes of mesh dimensions."""
     return math.prod(size for size in dimensions.values() if size > 0)
 
 
 def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes: int, net: Any) -> Mesh:
-    """Return the mesh of `machines` machines with `processes` processes each.
+    """Return the mesh for `machines` machines with `processes` processes each.
 
     Args:
-        net: the model, if the strategy inspects it.
+        net: the model. `net` is None if the strategy doesn't inspect the model.
 
     Raises:
-        TrainerError: if the flags don't fit the strategy, the machines, the model or each other.
+        TrainerError: if the flags are incompatible with the strategy, the machines, the model or other flags.
     """
     dimensions, world = strategy.dimensions(config, processes), machines * processes
     if world % (degree := inner(dimensions)):
-        whole = f"{world} processes ({machines} machines with {processes} each)"
-        raise TrainerError(f"--degree is {degree}, but must divide the {whole}")
+        whole = f"{world} ({machines} machines with {processes} processes each)"
+        raise TrainerError(f"--degree is {degree}, but must divide the number of processes, {whole}")
     mesh = Mesh({name: world // degree if size < 0 else size for name, size in dimensions.items()})
     require_samples(config, mesh.data_size)
     if faults := list(strategy.findings(config, mesh, net)):
@@ -69,7 +74,10 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
 
 
 def require_parts(strategy: Strategy, net: nn.Module, wanted: tuple[str, ...]) -> None:
-    """Raises TrainerError if the model lacks an attribute that the flags need."""
+    """Check that the model has all attributes that the flags require.
+
+    Raises TrainerError if an attribute is missing.
+    """
     if missing := [name for name in wanted if not hasattr(net, name)]:
         flag = f"--strategy {strategy.name}" if strategy.needs else "--recompute or --compile"
         raise TrainerError(
@@ -79,12 +87,17 @@ def require_parts(strategy: Strategy, net: nn.Module, wanted: tuple[str, ...]) -
 
 
 def require_compiler(name: str) -> None:
-    """Raises TrainerError if --compile can't work: PyTorch generates C++ code for CPUs, and some C code for GPUs."""
+    """Check that PyTorch can compile generated code.
+
+    Raises TrainerError if the compiler or Python's headers are missing.
+
+    With --compile, PyTorch generates C++ code for CPUs, and some C code for GPUs.
+    """
     compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's default
     headers = Path(sysconfig.get_path("include"), "Python.h")
     missing = [name for name, found in ((compiler, shutil.which(compiler)), (headers, headers.exists())) if not found]
     if missing:
         raise TrainerError(
             f"--compile requires a C++ compiler and Python's headers, but {missing[0]} isn't installed; "
-            "set ARG COMPILE=1 in the Dockerfile, or on Debian and Ubuntu run apt-get install g++ python3-dev"
+            "set ARG COMPILE=1 in the Dockerfile, or run apt-get install g++ python3-dev on Debian or Ubuntu"
         )

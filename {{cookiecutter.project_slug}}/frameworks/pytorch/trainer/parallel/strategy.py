@@ -1,6 +1,6 @@
-"""Defines the interface of strategies, which distribute the model over the processes, and the code that they share.
+"""Defines the interface of strategies, which distribute the model over processes, and code that strategies share.
 
-Weights and gradients are float32, whatever the compute dtype of the forward pass.
+Weights and gradients are always float32, even if the forward pass computes in bfloat16.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,18 +31,19 @@ class StrategyFlags(Config):
 
     strategy: Annotated[str, module_in("parallel")] = "ddp"
     recompute: bool = False
-    """Keep only the inputs of blocks for the backward pass, and recompute the rest (activation checkpointing). This
-    takes a third more computation, but much less memory."""
+    """Store only the inputs of each block for the backward pass, and recompute other activations (activation
+    checkpointing). Recomputation takes a third more computation, but saves much memory."""
     compile: bool = False
-    """Compile the blocks. The first step takes a minute longer, and later steps are faster. Requires a C++ compiler."""
+    """Compile the model's blocks. The first step takes a minute longer, but later steps are faster. Compilation
+    requires a C++ compiler."""
 
     def findings(self) -> Iterator[str]:
-        """Yield a phrase, with the flag's name, for each invalid value of the strategy's own flags."""
+        """Yield an error phrase with the flag's name for each invalid value of the strategy's own flags."""
         yield from ()
 
 
 def precision(config: Config, device: torch.device) -> torch.dtype:
-    """Return the compute dtype of the forward pass. `auto` selects bfloat16 on A100, L4 and newer GPUs."""
+    """Return the compute dtype of the forward pass. `--precision auto` selects bfloat16 on A100, L4 and newer GPUs."""
     if config.precision == "auto":
         has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return LOW if has_it else torch.float32
@@ -50,12 +51,12 @@ def precision(config: Config, device: torch.device) -> torch.dtype:
 
 
 def autocast(config: Config, device: torch.device, enabled: bool = True) -> torch.autocast:
-    """Return a context that computes matrix products in the compute dtype."""
+    """Return a context manager in which matrix products use the compute dtype."""
     return torch.autocast(device.type, LOW, enabled=enabled and precision(config, device) != torch.float32)
 
 
 def compile_and_recompute(config: StrategyFlags, net: Any) -> None:
-    """Apply --compile and --recompute to the blocks of the model."""
+    """Apply the flags --compile and --recompute to the blocks of the model."""
     if config.compile:
         # Otherwise the compiler splits blocks at DistributedDataParallel's bucket boundaries. Whole blocks are small
         # enough: the gradients of a block are all-reduced while the gradients of earlier blocks are computed.
@@ -69,17 +70,21 @@ def compile_and_recompute(config: StrategyFlags, net: Any) -> None:
 
 
 class Strategy:
-    """A strategy, which is the STRATEGY of a module in this folder. To remove a strategy, delete its module.
+    """The base class of strategies. Each strategy is a module in this folder with an instance named STRATEGY.
 
-    If a method's `config` has type Any, it contains the strategy's own flags.
+    To remove a strategy, delete its module.
+
+    If a method's parameter `config` has the type Any, `config` contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The subclass of Config with this strategy's own flags: the class Flags of its module."""
+    """The subclass of Config with this strategy's own flags. The subclass is the class Flags of the strategy's
+    module."""
     needs: tuple[str, ...] = ()
-    """The attributes that the model must have, as model.py describes them."""
+    """The names of the attributes that the model must have. model.py describes these attributes."""
     casts: bool = True
-    """True if autocast casts the forward pass to --precision. FSDP instead casts shards when it gathers the shards."""
+    """True if the forward pass uses autocast for --precision. FSDP doesn't use autocast, because FSDP casts weights
+    when it gathers weights."""
 
     @property
     def name(self) -> str:
@@ -87,7 +92,7 @@ class Strategy:
         return type(self).__module__.rpartition(".")[2]
 
     def dimensions(self, config: Any, processes: int) -> Mapping[str, int]:
-        """Return the size of each mesh dimension, outermost first. -1 stands for all remaining processes.
+        """Return the sizes of the mesh dimensions, outermost first. The size -1 means all remaining processes.
 
         Args:
             processes: the number of processes per machine.
@@ -95,11 +100,11 @@ class Strategy:
         return {"replicate": -1}
 
     def findings(self, config: Any, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield a phrase, with the flag's name, for each conflict between flags, mesh, model and machine."""
+        """Yield an error phrase with the flag's name for each conflict between flags, mesh, model and machine."""
         yield from ()
 
     def wrap(self, config: Any, net: Any, world: World) -> nn.Module:
-        """Distribute the model over the processes. Afterwards, `net` itself holds only this process's parameters."""
+        """Distribute the model over the processes. Afterwards, `net` contains only this process's parameters."""
         raise NotImplementedError
 
     def bare(self, net: Any) -> nn.Module:
@@ -107,11 +112,18 @@ class Strategy:
         return cast(nn.Module, net)
 
     def parts(self, config: Config) -> int:
-        """Return the number of parts into which an evaluation splits a batch. A pipeline splits the batch itself."""
+        """Return the number of parts into which an evaluation splits each batch.
+
+        For a pipeline, return 1, because the schedule of the pipeline splits the batch.
+        """
         return config.micro_batches
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
-        """Add the gradients of the mean loss over the global batch, which don't depend on the number of processes."""
+        """Run both passes of a batch. Returns the sums of loss and metrics over the batch.
+
+        This method adds the gradients of the mean loss over the global batch to the parameters. The gradients don't
+        depend on the number of processes.
+        """
         totals, parts = Totals(), micro_batches(batch, config.micro_batches)
         for part in parts:
             # Gradients are averaged over the processes once, in the last backward pass.
@@ -125,7 +137,10 @@ class Strategy:
         return totals
 
     def sync(self, net: Any, last: bool) -> AbstractContextManager[None]:
-        """Return a context that averages gradients over the processes, but only for the last micro-batch."""
+        """Return a context manager for the passes of a micro-batch.
+
+        If `last` is true, the context manager averages the gradients over the processes.
+        """
         return nullcontext()
 
     def clip(self, net: Any, limit: float, world: World) -> Tensor:
@@ -133,5 +148,9 @@ class Strategy:
         return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Return how long this process computed, and only communicated, in the latest timed step, if that is known."""
+        """Return the computation time of a process, and the communication time that doesn't overlap with computation.
+
+        Both times are in seconds, for the latest timed step of this process. If the times are unknown, return an empty
+        dictionary.
+        """
         return {}

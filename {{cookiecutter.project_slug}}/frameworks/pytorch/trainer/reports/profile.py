@@ -1,4 +1,4 @@
-"""Traces the kernels and operations of selected steps on the chief."""
+"""Traces the kernels and operations of selected training steps on the chief."""
 
 import math
 import re
@@ -23,7 +23,7 @@ class Trace:
     """The trace of the steps that --profile selects. Call `step` after each step of the run.
 
     Args:
-        start: the number of steps before this run.
+        start: the number of steps that earlier runs finished.
         is_chief: True if this process writes a trace.
     """
 
@@ -56,7 +56,7 @@ class Trace:
         with Dispensable(path).writing(RuntimeError):
             path.parent.mkdir(exist_ok=True)
             traced.export_chrome_trace(str(path))
-            say(f"{told}; open it at https://ui.perfetto.dev")
+            say(f"{told}; open the trace at https://ui.perfetto.dev")
         say(summary(traced, len(self._steps)))
 
 
@@ -79,29 +79,35 @@ def times(events: list[FunctionEvent]) -> list[Span]:
 
 
 def steps_ahead(config: Config, start: int) -> range:
-    """Return the indices of the steps to trace. If the run resumes after the first of these steps, return none."""
+    """Return the indices of the steps to trace.
+
+    If the run resumes after the first of these steps, return an empty range.
+    """
     traced = traced_steps(config)
     if traced and traced.start < start:
-        warn(f"--profile {config.profile}: no trace is written, because the run resumes after the first traced step")
+        warn(f"--profile {config.profile} doesn't write a trace, because the run resumes after the first traced step")
         return range(0)
     return traced
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Return how the traced steps used their time. Communication that overlaps with computation costs no time.
+    """Return a summary of the average time of the traced steps.
 
-    `52.1 ms a step: computing 30.0, communicating 25.0, of which 8.0 alone; neither 14.1`
+    Communication doesn't make a step slower while it overlaps with computation.
+
+    Example: `an average step took 52.1 ms: 30.0 ms of computation, 25.0 ms of communication (8.0 ms didn't overlap with
+    computation), and 14.1 ms of other time`
     """
     kernels, messages = [*computing], [*communicating]
     either, computed, communicated = covered(kernels + messages), covered(kernels), covered(messages)
     parts = (seconds, computed, communicated, either - computed, max(seconds - either, 0.0))
     step, computes, communicates, alone, neither = (f"{1000 * part / steps:.1f}" for part in parts)
-    summary = f"{step} ms a step: computing {computes}, communicating {communicates}, of which {alone} alone"
-    return f"{summary}; neither {neither}"
+    summary = f"an average step took {step} ms: {computes} ms of computation, {communicates} ms of communication"
+    return f"{summary} ({alone} ms didn't overlap with computation), and {neither} ms of other time"
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Return the total seconds that the spans cover, without counting overlaps twice."""
+    """Return the total time in seconds that the spans cover. Overlaps count only once."""
     total, end = 0.0, -math.inf
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0.0)

@@ -1,4 +1,4 @@
-"""Defines the training state, which a checkpoint stores."""
+"""Defines the training state that checkpoints store."""
 
 import random
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from trainer.data import Batch
 
 @dataclass
 class State:
-    """The training state, as a checkpoint stores it. `step` is the number of finished steps."""
+    """The training state that checkpoints store. `step` is the number of finished steps."""
 
     net: nn.Module  # wrapped by the strategy
     optimizer: optim.Optimizer
@@ -23,9 +23,12 @@ class State:
     skipped: Tensor | int = 0  # steps since the start with a NaN or infinite gradient; not in checkpoints
 
     def update(self, norm: Tensor, limit: int) -> Tensor:
-        """Run the optimizer step if the gradient norm is finite. Returns whether the step runs, without waiting.
+        """Run the optimizer step if the gradient norm is finite.
 
-        After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the step.
+        Returns, without waiting for the device, whether the step runs.
+
+        After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the failed
+        step.
         """
         is_taken = norm.isfinite() & (self.skipped <= limit)
         self.skipped = self.skipped + ~is_taken
@@ -38,7 +41,7 @@ class State:
 
 
 def new_model(config: Config, example: Batch) -> nn.Module:
-    """Build the initial model, which is the same in every process, after a resume, and for the export."""
+    """Build the initial model. The initial model is the same in every process, in a resumed run, and in the export."""
     random.seed(config.seed)
     np.random.seed(config.seed)
     torch.manual_seed(config.seed)
@@ -46,7 +49,7 @@ def new_model(config: Config, example: Batch) -> nn.Module:
 
 
 def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
-    """Return AdamW without weight decay for biases and other vectors."""
+    """Return an AdamW optimizer that doesn't apply weight decay to biases and other vectors."""
     matrices: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim > 1]}
     vectors: dict[str, Any] = {"params": [p for p in net.parameters() if p.ndim <= 1]}
     groups = [matrices | {"weight_decay": config.weight_decay}, vectors | {"weight_decay": 0.0}]
@@ -56,5 +59,8 @@ def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
 
 
 def step_seed(config: Config, step: int, rank: int) -> int:
-    """Return the random seed of a step, so a resumed run draws the same numbers as an uninterrupted run."""
+    """Return the random seed for a step.
+
+    A resumed run uses the same seeds, so it draws the same random numbers as an uninterrupted run.
+    """
     return int(np.random.SeedSequence((config.seed, step, rank)).generate_state(1, np.uint64)[0])

@@ -16,22 +16,24 @@ Totals = dict[str, Tensor]  # a scalar for each name; "samples" is the number of
 
 
 def add(totals: Totals, more: Totals) -> None:
-    """Add to the totals in place."""
+    """Add more totals to the totals in place."""
     for name, value in more.items():
         totals[name] = totals[name] + value if name in totals else value
 
 
 def counted(totals: Totals, is_taken: Tensor) -> Totals:
-    """Return the totals of a step, or zeros if the step is skipped."""
+    """Return the totals of a step. If the step is skipped, return zeros."""
     return {name: value.where(is_taken, 0) for name, value in totals.items()}
 
 
 @torch.no_grad()
 def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, mask: Tensor | float = 1) -> Totals:
-    """Return the totals over the samples whose mask is 1. Before the last pipeline stage, the totals are empty.
+    """Return the sums of loss and metrics over the samples whose mask is 1.
+
+    In a pipeline, only the last stage has totals. In other pipeline stages, return an empty dictionary.
 
     Raises:
-        TrainerError: if losses or metrics don't have one number per sample.
+        TrainerError: if losses() or metrics() don't return one number per sample.
     """
     if output is None:
         return {}
@@ -42,7 +44,10 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
 
 
 def means(totals: Totals, world: World) -> Mapping[str, float]:
-    """Return the means over all processes' samples, if there are any. Every process must call this function."""
+    """Return the mean loss and metrics over the samples of all processes. Every process must call this function.
+
+    Without samples, return an empty dictionary.
+    """
     of_each = world.gather({name: float(value) for name, value in totals.items()})
     names = dict.fromkeys(name for rank in of_each for name in rank)
     sums = {name: sum(rank.get(name, 0.0) for rank in of_each) for name in names}
@@ -51,9 +56,10 @@ def means(totals: Totals, world: World) -> Mapping[str, float]:
 
 
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
-    """Check that the output is one tensor, and that losses and metrics have one number for each of `count` samples.
+    """Check that the model's output is a tensor, and that losses and metrics contain one number per sample.
 
-    If losses() returned a mean, the loop would silently average it again, and the gradients would be too small.
+    If losses() returned a mean, the training loop would silently average this mean again, and the gradients would be
+    too small.
 
     Raises:
         TrainerError: if the output isn't a tensor, a shape is wrong, or a metric has a reserved name.
@@ -62,10 +68,13 @@ def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any],
         kind = type(output).__name__
         raise TrainerError(f"the model in trainer/model.py returns a {kind}, which can't be exported; return a tensor")
     for name in metrics.keys() & RESERVED:
-        raise TrainerError(f'metrics() in trainer/model.py returns "{name}", a reserved name; rename the metric')
+        raise TrainerError(
+            f'metrics() in trainer/model.py returns "{name}", which is a reserved name; rename the metric'
+        )
     results = {"losses()": losses, **{f'"{name}" of metrics()': value for name, value in metrics.items()}}
     for name, shape in ((name, tuple(getattr(value, "shape", ()))) for name, value in results.items()):
         if shape != (count,):
             raise TrainerError(
-                f"{name} in trainer/model.py has shape {shape}, not ({count},); return one number per sample, no mean"
+                f"{name} in trainer/model.py has shape {shape} instead of {(count,)};"
+                " return one number per sample, not a mean"
             )

@@ -1,6 +1,7 @@
-"""Detects divergence: replicas whose parameters differ, and models whose losses differ.
+"""Detects replicas whose parameters have diverged, and models whose losses differ.
 
-Parameters don't show everything that a model computes with, such as a random order that `build` draws. Losses show it.
+Comparing parameters isn't enough, because a model may also use other values, such as a random order that `build` draws.
+Comparing losses also detects differences in such values.
 """
 
 import math
@@ -20,12 +21,12 @@ from trainer.vertex.errors import PeerError, TrainerError
 SAMPLES = 32  # the number of samples whose losses are compared
 EXACT, ROUNDED = 1e-3, 2e-2  # largest difference between losses, in float32 and in lower precision
 DRAWN = (
-    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or keep the values in"
-    " the state dict"
+    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or store the values"
+    " in the state dict"
 )
 CURE = (
-    "if the next error names the same replica, replace its machine, or find the code that changes the state outside the"
-    " optimizer; to continue anyway, use --anyway"
+    "if the same replica diverges again, replace its machine, or find the code that changes the state outside the"
+    " optimizer; to continue despite the divergence, use --anyway"
 )
 INTEGERS = {1: tf.int8, 2: tf.int16, 4: tf.int32, 8: tf.int64}  # by size in bytes
 WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd weights of rows and columns
@@ -34,12 +35,14 @@ WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd weights of rows and column
 def require_no_divergence(
     job: Job, step: int, saved: str, names: Sequence[str], digests: Sequence[Mapping[str, int]]
 ) -> None:
-    """Name the replicas that differ from the majority, or all replicas if there is no majority.
+    """Check that all replicas have the same tensors.
+
+    The error lists the replicas that differ from the majority. Without a majority, the error lists all replicas.
 
     Args:
-        saved: the name of the latest checkpoint, or "".
+        saved: the name of the latest checkpoint. `saved` is empty if there is no checkpoint.
         names: the names of the replicas or processes.
-        digests: the digest of each tensor, by tensor name, for each replica or process.
+        digests: for each replica or process, the digests of all tensors, keyed by tensor name.
 
     Raises:
         PeerError: if parameters have diverged. If --anyway is set, the chief prints a warning instead.
@@ -52,19 +55,22 @@ def require_no_divergence(
     odd = [*dict.fromkeys(name for name, one in zip(names, digests, strict=True) if not most or one[tensor] != usual)]
     diverged = f"{'has' if len(odd) == 1 else 'have'} diverged from {'the others' if most else 'one another'}"
     fault = f"after step {step}, {' and '.join(odd)} {diverged} in {tensor}"
-    resume = f"resumes from {saved}" if saved else "begins at the first step"
-    said = f"{fault}; this state isn't saved, and the next start {resume}; {CURE}"
+    resume = f"training resumes from {saved}" if saved else "training begins at the first step"
+    said = f"{fault}; this state isn't saved, and after a restart, {resume}; {CURE}"
     job.object_to(fault, PeerError(said, differs=[name.rpartition(" ")[2] for name in odd]))
 
 
 class Answers(NamedTuple):
-    """The losses of a model on the first held-out samples, for comparison with another model."""
+    """The losses of a model on the first held-out samples, for comparison with the losses of another model."""
 
     losses: Sequence[float]
     tolerance: float = EXACT
 
     def differ(self, other: Sequence[float]) -> bool:
-        """Return whether the mean relative difference is above the tolerance. Without losses, nothing differs."""
+        """Return whether the mean relative difference between the losses is above the tolerance.
+
+        Without losses, return False.
+        """
         count = min(len(self.losses), len(other))
         own, theirs = np.array(self.losses[:count]), np.array(other[:count])
         differences = np.nan_to_num(np.abs(own - theirs) / (1 + np.abs(own)))
@@ -72,9 +78,10 @@ class Answers(NamedTuple):
 
 
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
-    """Compute a model's losses twice. Return the losses if both are equal, or NaNs, which match any losses.
+    """Compute a model's losses twice. If both results are equal, return the losses.
 
-    Losses can't be compared if the model draws random numbers during evaluation.
+    If the results differ, return NaNs, which match any losses. Losses can't be compared if the model draws random
+    numbers during evaluation.
     """
     first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
     answers = Answers(first, tolerance)
@@ -82,10 +89,12 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes, or machines, with the first nonempty losses, and return these.
+    """Compare the losses of all processes or machines with the first losses that aren't empty.
+
+    Returns these first losses.
 
     Raises:
-        TrainerError: if losses differ. If --anyway is set, the chief prints a warning instead.
+        TrainerError: if the losses differ. If --anyway is set, the chief prints a warning instead.
     """
     first, name = next((pair for pair in zip(of_each, names, strict=True) if pair[0].losses), (of_each[0], names[0]))
     for answers, other in zip(of_each, names, strict=True):
@@ -96,7 +105,9 @@ def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[s
 
 
 def diverged(state: State, world: World) -> dict[int, dict[str, int]]:
-    """Return the tensor digests of all devices, by data rank. If no device has diverged, return an empty dictionary.
+    """Return the tensor digests of all devices, keyed by data rank.
+
+    If no device has diverged, return an empty dictionary.
 
     Every machine must call this function. If no device has diverged, each machine sends only one number per device.
     """

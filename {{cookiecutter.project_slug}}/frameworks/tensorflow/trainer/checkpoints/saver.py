@@ -1,4 +1,4 @@
-"""Saves and restores checkpoints: the chief writes each checkpoint, while training continues."""
+"""Saves and restores checkpoints, which the chief writes while training continues."""
 
 from contextlib import suppress
 from functools import partial
@@ -27,13 +27,14 @@ FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError
 
 
 class Checkpoints(Background):
-    """Checkpoints that a background thread writes, so a step only waits for a copy of the state.
+    """Checkpoints that a background thread writes. A training step waits only until the state is copied.
 
-    TensorFlow's `experimental_enable_async_checkpoint` fails at the second checkpoint of Keras 3 variables
-    (TensorFlow 2.21, Keras 3.15, November 2026).
+    This class replaces TensorFlow's `experimental_enable_async_checkpoint`, which fails at the second checkpoint of
+    Keras 3 variables (TensorFlow 2.21, Keras 3.15, November 2026).
 
     Args:
-        copy: a second state on the CPU, which each checkpoint overwrites; None in all replicas except the chief.
+        copy: a second state on the CPU, which each checkpoint overwrites. On replicas other than the chief, `copy` is
+            None.
     """
 
     def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint, clock: Clock) -> None:
@@ -44,10 +45,12 @@ class Checkpoints(Background):
         self._last_moment = LastMoment(job.cluster, world, job.config.collective_timeout)
 
     def restore(self, state: State) -> State:
-        """Load the latest complete checkpoint, if there is one, into the state. Every machine must call this method.
+        """Load the latest complete checkpoint into the state. If there is no checkpoint, don't change the state.
+
+        Every machine must call this method.
 
         Raises:
-            TrainerError: if the checkpoint has another model, other samples, or more steps than --steps.
+            TrainerError: if the checkpoint is of a different model or dataset, or has more steps than --steps.
             PeerError: if this machine can't find the checkpoint that the chief chose.
         """
         # The chief chooses for all machines, because their views of a mounted bucket may be out of date.
@@ -66,7 +69,7 @@ class Checkpoints(Background):
     def _read(self, state: State, folder: Path) -> None:
         if not folder.is_dir():
             raise PeerError(
-                f"this machine can't find {folder}, which the chief chose; give all machines the same output folder"
+                f"this machine can't find {folder}, which the chief selected; give all machines the same output folder"
             )
         try:
             with self._world.strategy.scope():
@@ -80,9 +83,9 @@ class Checkpoints(Background):
         Every machine must call this method.
 
         Raises:
-            StoppedError: if a machine was asked to stop, after this step is saved.
-            TrainerError: if an earlier checkpoint can't be written.
-            PeerError: if the parameters of replicas have diverged.
+            StoppedError: if a machine was asked to stop. The current step is saved before StoppedError is raised.
+            TrainerError: if an earlier checkpoint couldn't be written.
+            PeerError: if the parameters of the replicas have diverged.
         """
         by = self._last_moment.by(state.step)
         with self._clock.phase(CHECKPOINTS):
@@ -97,7 +100,10 @@ class Checkpoints(Background):
         self.check()
 
     def save(self, state: State) -> None:
-        """Start to write this step's checkpoint, after the previous checkpoint. Raises PeerError as `compare` does."""
+        """Wait for the previous checkpoint, then start to write the checkpoint of the current step.
+
+        Raises PeerError if parameters have diverged.
+        """
         self.wait()
         state.fetch()
         self.compare(state)  # waits for the chief, with a longer timeout than the next step
@@ -110,7 +116,10 @@ class Checkpoints(Background):
         self.start(partial(write, self._copy, folder, self._config.keep, self._samples))
 
     def compare(self, state: State) -> None:
-        """Raises PeerError with the names of the replicas whose parameters have diverged, if there are any."""
+        """Compare the parameters of all replicas.
+
+        If parameters have diverged, raise PeerError with the names of the replicas.
+        """
         diverged = divergence.diverged(state, self._world)
         names = [self._job.cluster.node(rank, self._world.mesh.data_size).name for rank in diverged]
         if diverged:
@@ -127,7 +136,7 @@ class Checkpoints(Background):
 
 
 def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
-    """Write a checkpoint and its commit marker, then remove older checkpoints until `keep` are left.
+    """Write a checkpoint and its commit marker, then remove all checkpoints except the latest `keep`.
 
     Raises:
         TrainerError: if the checkpoint can't be written, or contains NaN or infinite values.
@@ -143,7 +152,10 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
 
 
 def why_refused(copy: State, folder: Path) -> str:
-    """Read a checkpoint into the copy. Returns why the checkpoint can't be used, or an empty string."""
+    """Read a checkpoint into `copy`. If the checkpoint isn't usable, return the reason.
+
+    Otherwise, return an empty string.
+    """
     with suppress(AssertionError, ValueError, tf.errors.OpError):  # `Checkpoints._read` reports another model
         objects(copy).read(str(folder / PREFIX)).assert_consumed()
         return why_nonfinite(copy)
@@ -151,9 +163,10 @@ def why_refused(copy: State, folder: Path) -> str:
 
 
 def why_nonfinite(state: State) -> str:
-    """Return which variable contains NaN or infinite values, or an empty string.
+    """Return a phrase with the name of a variable that contains NaN or infinite values.
 
-    Buffers may be infinite, such as masks.
+    If all variables are valid, return an empty string. Buffers such as attention masks may contain infinite values, but
+    not NaN.
     """
     buffers = {id(variable) for variable in state.net.non_trainable_variables}
     with tf.device("CPU:0"):  # where the variables are
@@ -165,10 +178,12 @@ def why_nonfinite(state: State) -> str:
 
 
 def read_model(net: keras.Model, folder: Path) -> None:
-    """Load the weights of a complete checkpoint into a plain model. A single process may call this function.
+    """Load the weights of a complete checkpoint into a model that doesn't belong to a strategy.
+
+    A single process can call this function without the other processes.
 
     Raises:
-        TrainerError: if the checkpoint is of another model.
+        TrainerError: if the checkpoint is of a different model.
     """
     try:
         tf.train.Checkpoint(model=net).read(str(folder / PREFIX)).expect_partial().assert_existing_objects_matched()

@@ -1,4 +1,4 @@
-"""Describes the devices of a machine: their names, versions, memory and compute dtype."""
+"""Describes the devices of a machine: names, versions, memory and compute dtype."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,27 +14,33 @@ LOW = "mixed_bfloat16"  # the policy for GPUs with bfloat16; weights and gradien
 
 
 def describe() -> str:
-    """`NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, NCCL 2.27.7)`, or `CPU`."""
+    """Return the name and the versions of this machine's GPUs. Without GPUs, return `CPU`.
+
+    Example: `NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, NCCL 2.27.7)`
+    """
     if not tf.config.list_physical_devices("GPU"):
         return name()
     return f"{name()} ({driver.versions(built_with_cuda(), driver.wheel('nvidia-nccl') or 'unknown')})"
 
 
 def name() -> str:
-    """`NVIDIA A100-SXM4-40GB`, or `CPU`."""
+    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. Without GPUs, return `CPU`."""
     gpus = tf.config.list_physical_devices("GPU")
     return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU"
 
 
 def peak_memory() -> dict[str, float]:
-    """Return the highest peak memory of this machine's GPUs in bytes, for a report. Without GPUs, return nothing."""
+    """Return the highest peak memory of this machine's GPUs in bytes, for a report.
+
+    Without GPUs, return an empty dictionary.
+    """
     count = len(tf.config.list_physical_devices("GPU"))
     peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(count)]
     return {"memory_bytes": float(max(peaks))} if peaks else {}
 
 
 def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
-    """Return the GPUs of this machine. Raises TrainerError if the image is built for GPUs, but none is usable."""
+    """Return the GPUs of this machine. Raises TrainerError if the image is built for GPUs, but no GPU is usable."""
     gpus = set_up_gpus()
     if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(built_with_cuda(), driver.installed())}")
@@ -42,7 +48,7 @@ def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
 
 
 def set_up_gpus() -> list[tf.config.PhysicalDevice]:
-    """Enable memory growth on the GPUs of this machine, if there are any, and return the GPUs."""
+    """Enable memory growth on all GPUs of this machine, and return the GPUs."""
     gpus: list[tf.config.PhysicalDevice] = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -50,7 +56,7 @@ def set_up_gpus() -> list[tf.config.PhysicalDevice]:
 
 
 def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
-    """Set the compute dtype of the forward pass. `auto` selects bfloat16 on A100, L4 and newer GPUs."""
+    """Set the compute dtype of the forward pass. `--precision auto` selects bfloat16 on A100, L4 and newer GPUs."""
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     has_it = details.get("compute_capability", (0, 0)) >= (8, 0)
     if precision == "bfloat16" or (precision == "auto" and has_it):
@@ -58,7 +64,7 @@ def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None
 
 
 def on_host(arrays: Any) -> Any:
-    """Return a batch, or another structure of arrays, with the arrays converted to tensors."""
+    """Convert the arrays of a batch, or of any nested structure, to tensors in host memory."""
     with tf.device("CPU:0"):  # otherwise the parts of all devices would pass through the first GPU
         return tf.nest.map_structure(tf.constant, arrays)
 

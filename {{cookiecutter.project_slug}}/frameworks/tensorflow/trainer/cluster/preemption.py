@@ -1,6 +1,6 @@
-"""Handles preemption notices: all replicas agree on a step, save that step, and then stop.
+"""Handles preemption notices: all replicas agree on a step, save a checkpoint of this step, and then stop.
 
-Vertex AI sends SIGTERM about 30 s before it preempts a Spot VM.
+Vertex AI sends SIGTERM about 30 seconds before it preempts a Spot VM.
 Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
 """
 
@@ -20,24 +20,28 @@ ASK_SECONDS = 0.5  # the interval between two checks; a check takes 3 to 5 ms wi
 
 
 class StoppedError(PeerError):
-    """The end of a run at a step that all replicas saved, because a replica was asked to stop.
+    """The error for a run that stops at a step that all replicas saved, because a replica was asked to stop.
 
     Args:
-        told: True if this replica was asked to stop; its exit code is then SIGTERM's.
+        told: True if this replica was asked to stop. The replica then exits with code 143, as after SIGTERM.
         by: the name of a replica that was asked to stop.
     """
 
     def __init__(self, cluster: Cluster, step: int, *, told: bool, by: str) -> None:
         self.exit_code = 128 + signal.SIGTERM if told else PeerError.exit_code
-        who = "it" if told else by
+        who = "this replica" if told else by
         said = (
-            f"{cluster.name}: saved step {step}, because {who} was asked to stop; the next start resumes from this step"
+            f"{cluster.name}: saved step {step}, because {who} was asked to stop;"
+            " after a restart, training resumes from this step"
         )
         super().__init__(said, saved=step, told_to_end=by)
 
 
 class Told:
-    """Records whether a signal asked this process to stop. Within the block, the signal doesn't end the process."""
+    """A context manager that records whether a signal asked this process to stop.
+
+    Inside the `with` block, the signal doesn't terminate the process.
+    """
 
     def __init__(self, number: signal.Signals) -> None:
         self.told, self._number = False, number
@@ -55,12 +59,12 @@ class Told:
 
 
 class LastMoment(Told):
-    """Checks regularly, on all machines together, whether any machine was asked to stop.
+    """A periodic check that finds out whether any machine was asked to stop. All machines take part in each check.
 
-    The result also determines the step of the next check, so all machines check at the same steps.
+    The result of a check also determines when the next check is due, so all machines check at the same steps.
 
     Args:
-        timeout: seconds within which all machines must begin the check, as in a step.
+        timeout: the number of seconds within which all machines must begin a check.
     """
 
     def __init__(self, cluster: Cluster, world: World, timeout: float) -> None:
@@ -70,7 +74,10 @@ class LastMoment(Told):
         self._total, self._timeout = tf.function(world.total), timeout
 
     def by(self, step: int) -> str:
-        """Return the name of a replica that was asked to stop, or "". Every machine must call this method."""
+        """Return the name of a replica that was asked to stop. If no replica was asked to stop, return an empty string.
+
+        Every machine must call this method.
+        """
         if self._world.size == 1:  # no other machine to ask; the chief of parameter servers doesn't wait for each step
             return self._world.told or self._cluster.name * self.told
         if step < self._next:
@@ -81,7 +88,7 @@ class LastMoment(Told):
         return self._cluster.nodes[told.index(1)].name if any(told) else ""
 
     def _microseconds(self, step: int) -> int:
-        """Return the mean time of the steps since the last check, which is at least 1 microsecond."""
+        """Return the mean step time since the last check in microseconds. The result is at least 1."""
         now, steps = time.monotonic(), step - self._asked
         each = (now - self._time) / steps
         self._asked, self._time = step, now
@@ -89,7 +96,7 @@ class LastMoment(Told):
 
 
 def take_back_sigterm() -> None:
-    """Restore this program's SIGTERM handler. When TensorFlow joins a cluster, it replaces the handler with its own.
+    """Restore this program's SIGTERM handler. TensorFlow replaces the handler when it joins a cluster.
 
     Source: TensorFlow 2.21, xla/tsl/distributed_runtime/preemption/preemption_notifier.h, SigtermNotifier.
     """

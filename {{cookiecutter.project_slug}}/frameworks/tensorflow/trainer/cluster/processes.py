@@ -1,4 +1,4 @@
-"""Limits how long the process of a replica waits, and reports a lost peer in one sentence."""
+"""Limits how long a replica's process waits for its peers, and reports a lost peer in one sentence."""
 
 import contextlib
 import ctypes
@@ -38,9 +38,12 @@ class _Event(ctypes.Structure):
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Limit the block to `seconds`. On timeout, print where the block waits, and exit with the code of a lost peer.
+    """Set a timeout of `seconds` for the block.
 
-    The block may wait in C code that holds the GIL, so that no Python thread and no signal handler can run.
+    On timeout, print a traceback, and exit with the exit code for a lost peer.
+
+    The block may wait in C code that holds the GIL. Python threads and signal handlers can't run while C code holds the
+    GIL. So the timeout uses a timer of the operating system.
     """
     # faulthandler exits with code 1, which would blame the user. On macOS and old Linux, there is no alternative.
     has_timers = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
@@ -70,10 +73,10 @@ def _exit_after(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_peers(cluster: Cluster) -> Iterator[None]:
-    """Turn the error of a lost peer into one sentence, without a traceback.
+    """Replace TensorFlow's error for a lost peer with an error of one sentence, without a traceback.
 
     Raises:
-        LostPeerError: if TensorFlow lost a machine of a cluster with several machines.
+        LostPeerError: if TensorFlow lost the connection to another machine of the cluster.
     """
     stuck.record()
     try:
@@ -82,12 +85,15 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
         loss = lost_peer(error, cluster)
         if not loss:
             raise
-        said = f"{cluster.name} lost a peer: {loss}; the next start resumes from the last checkpoint"
+        said = f"{cluster.name} lost a peer: {loss}; after a restart, training resumes from the last checkpoint"
         raise LostPeerError(said, lost_peer="") from None  # the heartbeat knows which peer
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
-    """Return a line about the replica that is gone or silent according to the error, or "" for any other error."""
+    """Return a line about the lost replica if the error reports a lost replica.
+
+    For any other error, return an empty string.
+    """
     text = str(error.message) or type(error).__name__
     yours = _is_yours(error) and ABORTED not in text  # build() may lose a peer, too, when it creates variables
     if len(cluster.nodes) == 1 or yours or not (isinstance(error, LOSSES) or NCCL_LOST in text):
@@ -98,7 +104,7 @@ def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
 
 
 def _is_yours(error: tf.errors.OpError) -> bool:
-    """Return whether the data or the model raised the error, for example because a bucket doesn't respond."""
+    """Return whether data.py or model.py raised the error, for example because a bucket doesn't respond."""
     return any(Path(frame.f_code.co_filename) in YOURS for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

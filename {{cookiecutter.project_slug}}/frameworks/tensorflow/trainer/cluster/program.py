@@ -1,4 +1,4 @@
-"""Runs a program that uses TensorFlow: sets variables before the import, and exits without waiting for peers."""
+"""Sets TensorFlow's environment variables, and exits a program without waiting for its peers."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1  # for prctl(2) on Linux
 
 
 def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
-    """Set the unset environment variables that TensorFlow reads during its import."""
+    """Set defaults for environment variables that TensorFlow reads when it is imported."""
     environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # report a lost peer immediately, without retries
     environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU, always sum in the same order
     # TensorFlow logs dozens of lines for a lost worker, but the chief of parameter servers logs only one line.
@@ -27,13 +27,13 @@ def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
 
 
 def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], success: int = FINISHED) -> NoReturn:
-    """Call `main` with this program's arguments and environment in a child process, and exit with its exit code.
+    """Call `main` in a child process with this program's arguments and environment. Exit with the child's code.
 
     If the chief exits with code 0, the job succeeds. User code might exit early with code 0, so a parent process checks
     the exit code.
 
     Args:
-        success: the exit code of a child that succeeded; 0 if the child may exit at any time.
+        success: the exit code of a child that succeeded. `success` is 0 if the child may exit at any time.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until both processes handle SIGTERM
     if child := os.fork():  # no thread has started yet
@@ -78,13 +78,13 @@ def attend(child: int, success: int) -> int:
         return EndedEarlyError.exit_code
     if code == LostPeerError.exit_code:
         loss = heartbeat.loss()
-        said = str(loss) or f"{cluster.name} lost a peer, which is gone, stuck or slow"
+        said = str(loss) or f"{cluster.name} lost a peer, which has exited, is stuck, or is slow"
         say_lines(said, "ERROR", **loss.event or {"lost_peer": ""})
         return PeerError.exit_code
     return 128 - code if code < 0 else code
 
 
 def stop(*_: object) -> None:
-    """Exit immediately, because a preempted machine has no time left."""
+    """Exit immediately, because a machine that is being preempted has little time left."""
     say_last("stopped by SIGTERM", "ERROR")
     os._exit(128 + signal.SIGTERM)

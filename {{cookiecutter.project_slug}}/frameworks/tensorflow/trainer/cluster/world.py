@@ -1,4 +1,4 @@
-"""Describes all machines of a run: the mesh of devices, the rank of this machine, and sums over machines."""
+"""Describes the machines of a run: the mesh of devices, the rank of this machine, and sums across machines."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +16,12 @@ PATIENCE_SECONDS = 86_400.0  # the timeout between steps; if a machine exits, he
 
 @dataclass(frozen=True)
 class Mesh:
-    """The number of devices along each dimension, outermost first, so the last dimension stays within a machine.
+    """The number of devices along each dimension of the mesh.
 
-    Devices along `replicate` use different samples. Devices along `layers` share the layers of one model.
+    The outermost dimension is first. The last dimension stays within a machine.
+
+    Devices along the dimension `replicate` train on different samples. Devices along the dimension `layers` share the
+    layers of one model.
     """
 
     sizes: Mapping[str, int]
@@ -33,13 +36,13 @@ class Mesh:
         return self.sizes["replicate"]
 
     def __str__(self) -> str:
-        """`replicate 3 x layers 8`"""
+        """Return the dimensions and sizes, such as `replicate 3 x layers 8`."""
         return " x ".join(f"{name} {size}" for name, size in self.sizes.items())
 
 
 @dataclass(frozen=True)
 class World:
-    """The machines that run the loop, the rank of this machine, the mesh, and the strategy over the devices.
+    """The machines that run the training loop, with their mesh and strategy, and the rank of this machine.
 
     The defaults describe a single process with TensorFlow's default strategy, which uses the first device.
     """
@@ -55,7 +58,10 @@ class World:
 
     @property
     def told(self) -> str:
-        """The name of a replica outside the loop that was asked to stop, so that the run must stop, or ""."""
+        """The name of a replica outside the training loop whose preemption notice stops the run.
+
+        The name is empty if no such replica was asked to stop.
+        """
         return ""
 
     @property
@@ -77,13 +83,15 @@ class World:
     def gather(
         self, own: Sequence[int], total: Callable[[Any], tf.Tensor] | None = None, timeout: float = PATIENCE_SECONDS
     ) -> list[list[int]]:
-        """Return every machine's values, by rank. Every machine must call this method with the same number of values.
+        """Return the values of all machines, in rank order.
+
+        Every machine must call this method with the same number of values.
 
         The default timeout is longer than the timeout of a step, because the chief may read or write a large model.
 
         Args:
-            total: a function that sums tables, in place of `World.total`.
-            timeout: the seconds after which the process exits.
+            total: a function that replaces `World.total`.
+            timeout: the number of seconds after which this process exits if other machines don't respond.
         """
         rows = [[int(value) if rank == self.rank else 0 for value in own] for rank in range(self.size)]
         table = tf.constant(rows, tf.int64)
@@ -98,9 +106,10 @@ class World:
         return self.strategy.experimental_local_results(total)[0]
 
     def bounded(self, seconds: float) -> AbstractContextManager[None]:
-        """Set a timeout for a wait for the other machines, if there are any.
+        """Set a timeout for a block that waits for other machines. With a single machine, there is no timeout.
 
-        For its own timeout, TensorFlow 2.21 would start a sleeping thread for each sum, thousands in a training run.
+        TensorFlow's own timeout isn't used, because TensorFlow 2.21 starts a sleeping thread for each sum. A training
+        run would start thousands of threads.
         Source: tensorflow/core/common_runtime/base_collective_executor.cc, `SchedNonBlockingClosureAfter`.
         """
         return processes.bounded(seconds) if self.size > 1 else nullcontext()
@@ -111,11 +120,13 @@ class World:
 
 
 def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Return a resolver of the chief and the workers, but not of reducers, for which TensorFlow would wait forever.
+    """Return a cluster resolver for the chief and the workers.
+
+    Reducers are excluded, because TensorFlow would wait for reducers forever.
 
     Args:
-        gpus: the number of GPUs per machine that each hold a model. SimpleClusterResolver doesn't detect GPUs, and
-            without this count, training runs on the CPU.
+        gpus: the number of GPUs per machine that each hold a model. SimpleClusterResolver doesn't detect GPUs, so
+            training would otherwise run on the CPU.
     """
     chief, *workers = (node.address for node in cluster.nodes)
     return tf.distribute.cluster_resolver.SimpleClusterResolver(

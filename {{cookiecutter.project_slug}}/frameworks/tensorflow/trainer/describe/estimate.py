@@ -1,4 +1,4 @@
-"""Estimates the resources of a run, without a GPU, from a graph that is built but never executed."""
+"""Estimates the resources of a run without a GPU, from a graph that is built but never executed."""
 
 import contextlib
 import json
@@ -24,10 +24,10 @@ STORED = {"Const", "ReadVariableOp"}  # the result is always in memory
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """Counts, and bytes on one GPU, derived from the real model and optimizer without allocating memory.
+    """Counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
 
-    GPU memory is about the sum of all bytes. Multiply bytes per sample by the number of samples in a micro-batch. The
-    framework's own buffers need additional memory.
+    Sizes are in bytes on one GPU. A run requires about the sum of all sizes as GPU memory, and additional memory for
+    the framework's own buffers. In this sum, multiply sizes per sample by the number of samples in a micro-batch.
     """
 
     parameters: int
@@ -38,15 +38,16 @@ class ResourceEstimate:
     optimizer_bytes: int
     """Moments of AdamW."""
     flops_per_sample: int
-    """FLOPs of matrix products and convolutions, forward and backward. A multiply-add counts as two."""
+    """FLOPs of the matrix products and convolutions in the forward and backward pass. A multiply-add counts as two
+    FLOPs."""
     precision: str
-    """Compute dtype of GPUs that support it: A100, L4 and newer GPUs for bfloat16. Other GPUs compute in float32."""
+    """Compute dtype. Only A100, L4 and newer GPUs support bfloat16. Other GPUs compute in float32."""
     weight_copy_bytes: int
-    """Copies of the weights in `precision`. GPUs that compute in float32 need no copies."""
+    """Size of the copies of the weights in `precision`. GPUs that compute in float32 don't need copies."""
     activation_bytes_per_sample: int
-    """Estimated size of the tensors that the forward pass keeps for the backward pass, in `precision`."""
+    """Estimated size of the activations that are stored for the backward pass, if the GPU computes in `precision`."""
     activation_bytes_per_sample_float32: int
-    """The same size, if the GPU computes in float32."""
+    """Estimated size of the activations that are stored for the backward pass, if the GPU computes in float32."""
     global_batch: int
     """Samples per step, over all GPUs."""
     micro_batches: int
@@ -58,7 +59,7 @@ class ResourceEstimate:
 
 
 def describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Estimate one step of the model, the loss and the optimizer with a single sample, from a graph alone.
+    """Estimate the resources of a training step with a single sample, from a graph that isn't executed.
 
     Raises:
         TrainerError: if the model can't be built from the flags and the data.
@@ -71,7 +72,7 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
 
 
 def flops_per_sample(config: Config, example: Batch) -> int:
-    """Return the FLOPs of matrix products and convolutions, forward and backward."""
+    """Return the FLOPs of the matrix products and convolutions in both passes of one sample."""
     return _describe(config, example).flops_per_sample
 
 
@@ -86,7 +87,7 @@ def computing_in(policy: str) -> Iterator[None]:
 
 
 def _describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Estimate a step in Keras's current dtype policy."""
+    """Estimate the resources of a step with Keras's current dtype policy."""
     with tf.Graph().as_default() as graph:
         net = model.build(config, example)
         # Use placeholders, because TensorFlow would evaluate constants while it builds the graph.
@@ -116,9 +117,10 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """Return the bytes that the backward pass needs besides the weights: for weight copies, and for each sample.
+    """Return the bytes of weight copies and the bytes of activations per sample that are stored for the backward pass.
 
-    TensorFlow frees a tensor after its last use, so only forward tensors that the backward pass uses are counted.
+    TensorFlow frees a tensor after its last use. So the result includes only tensors of the forward pass that the
+    backward pass uses.
     """
     ours, varying = set(forward), set(sample)
     for op in forward:  # an operation follows the operations that it needs
@@ -131,14 +133,14 @@ def kept_bytes(
 
 
 def memory(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor whose memory this tensor uses."""
+    """Return the tensor that owns the memory of `tensor`. A view uses the memory of another tensor."""
     while tensor.op.type in VIEWS:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def flops(op: tf.Operation) -> int:
-    """Return the FLOPs of a matrix product or a convolution, and 0 for any other operation, including loops."""
+    """Return the FLOPs of a matrix product or a convolution. For any other operation, including loops, return 0."""
     shapes: list[Sequence[int]] = [tensor.shape for tensor in (*op.inputs, *op.outputs)]
     if op.type == "Einsum":
         terms = op.get_attr("equation").decode().partition("->")[0].split(",")
@@ -154,7 +156,10 @@ def flops(op: tf.Operation) -> int:
 
 
 def labels(term: str, rank: int) -> list[str]:
-    """Return the label of each dimension in one term of an einsum. `...` stands for the remaining dimensions."""
+    """Return the labels of the dimensions in one term of an einsum equation.
+
+    An ellipsis in the term represents the remaining dimensions.
+    """
     head, _, tail = term.partition("...")
     return [*head, *map(str, range(rank - len(head) - len(tail))), *tail]
 

@@ -35,8 +35,8 @@ TRACING = 10  # timeout factor for the first call, which traces and compiles
 @dataclass(frozen=True, kw_only=True)
 class Flags(StrategyFlags):
     bytes_per_pack: int = 64
-    """MiB of gradients per all-reduce. Large packs make full use of a fast network and Reduction Server. Small packs
-    start earlier, before all gradients are computed."""
+    """Size of a gradient pack in MiB. Each pack is all-reduced as a whole. Large packs make full use of a fast network
+    and Reduction Server. The all-reduce of small packs starts earlier, before all gradients are computed."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "bytes_per_pack")
@@ -47,15 +47,19 @@ class MultiWorkerMirrored(Strategy):
 
     def lay_out(self, config: Flags, cluster: Cluster, shards: Path) -> Mesh:
         if any(node.name == cluster.name for node in cluster.servers):
-            cure = "if this pool holds reducers, remove its command, because the image of the reducers has one"
+            cure = "if this pool holds reducers, remove its command, because the reducer image has its own command"
             if "parameter_server" in flags.strategies():
-                cure += "; if this pool holds parameter servers, add --strategy parameter_server to every pool"
+                cure += (
+                    "; if this pool holds parameter servers, add --strategy parameter_server to the args of every pool"
+                )
             raise TrainerError(f"{cluster.name}: only pools 0 and 1 train; {cure}")
         return Mesh({"replicate": len(cluster.nodes) * max(len(devices.usable_gpus(cluster)), 1)})
 
     @contextmanager
     def join(self, config: Flags, cluster: Cluster, mesh: Mesh) -> Iterator[World]:
-        """Join the other machines. The process exits if they don't join within about `--collective-timeout` seconds.
+        """Join the other machines.
+
+        If a machine doesn't join within about `--collective-timeout` seconds, this process exits.
 
         Raises PeerError if a machine is lost, and IdleReducersError if reducers are required but can't be used.
         """
@@ -90,7 +94,10 @@ class MultiWorkerMirrored(Strategy):
         return totals, gradients, clock(gradients) - computed
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Return the times of the latest step. On GPUs, return nothing, because a measurement would delay the step."""
+        """Return the computation and communication times of the latest step in seconds.
+
+        On GPUs, return an empty dictionary, because a measurement would delay the step.
+        """
         if tf.config.list_physical_devices("GPU"):
             return {}
         communicating = float(spread.communicating)
@@ -98,7 +105,7 @@ class MultiWorkerMirrored(Strategy):
 
 
 def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the time in seconds at which all the values are computed, or 0 with GPUs."""
+    """Return the timestamp in seconds at which all values are computed. With GPUs, return 0."""
     if tf.config.list_physical_devices("GPU"):
         return tf.constant(0.0, tf.float64)
     with tf.control_dependencies(values):
@@ -106,14 +113,17 @@ def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 class Mirrored:
-    """The state on all devices of all machines, which run each step together."""
+    """The training state on all devices. All devices of all machines run each step together."""
 
     def __init__(self, strategy: Strategy, loop: Loop, state: State, world: World) -> None:
         self.loop, self.communicating, self.seconds = loop, 0.0, 0.0
         self._strategy, self._state, self._world = strategy, state, world
 
     def take(self, parts: Sequence[Batch]) -> Totals:
-        """Run the next step on this machine's shares. Returns the totals over the global batch."""
+        """Run the next step on this machine's shares of the global batch.
+
+        Returns the sums of loss and metrics over the whole global batch.
+        """
         began, rate = time.monotonic(), learning_rate(self.loop.config, self._state.step)
         with self._bounded(self._take):
             totals, self.communicating = self._take(self._world.distribute(on_host(parts)), tf.constant(rate))
@@ -129,7 +139,10 @@ class Mirrored:
         return totals[0], communicating[0]
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the totals of batches. Each item has one batch per device. Every machine must call this method."""
+        """Return the sums of loss and metrics over batches. Every machine must call this method.
+
+        Each item of `parts` contains one batch per device.
+        """
         total = 0.0
         for part in parts:
             with self._bounded(self._score):

@@ -1,8 +1,8 @@
-"""Places layers on the devices of one machine: each layer computes, and keeps its variables, on a chosen device.
+"""Places the layers of a model, and the variables of each layer, on the devices of one machine.
 
-The layers run one after the other, so the devices together hold a larger model, but don't compute it faster. If
-`--micro-batches` splits the batch, the devices work on different micro-batches at the same time, because TensorFlow
-starts each operation as soon as its inputs are ready.
+Together, the devices can hold a larger model than one device. However, a step isn't faster on several devices, because
+the layers run one after the other. If `--micro-batches` splits the batch, the devices work on different micro-batches
+at the same time, because TensorFlow starts each operation as soon as its inputs are ready.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,16 @@ import tensorflow as tf
 
 
 def even(count: int, devices: Sequence[str]) -> list[str]:
-    """Return a device for each of `count` layers. Each device gets an equal share of consecutive layers."""
+    """Return a device for each of `count` layers. Each device receives an equal number of consecutive layers."""
     return [devices[i * len(devices) // count] for i in range(count)]
 
 
 def call_on(device: str, layer: keras.Layer, inputs: Any) -> Any:
-    """Build and call the layer on the device, where later calls also run. "" leaves the choice to TensorFlow.
+    """Build and call the layer on the device. Later calls of the layer also run on this device.
 
-    The layer object stays the same, so a checkpoint doesn't depend on the placement.
+    If `device` is empty, TensorFlow chooses the device.
+
+    The layer isn't wrapped in another layer, so checkpoints don't depend on the placement.
     """
     if not device:
         return layer(inputs)

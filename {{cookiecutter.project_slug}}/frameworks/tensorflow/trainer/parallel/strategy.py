@@ -1,4 +1,4 @@
-"""Defines the interface of strategies, which distribute the model over the machines."""
+"""Defines the interface of strategies, which distribute the model over machines."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,12 +31,12 @@ class StrategyFlags(Config):
     strategy: Annotated[str, module_in("parallel")] = "multi_worker_mirrored"
 
     def findings(self) -> Iterator[str]:
-        """Yield a phrase, with the flag's name, for each invalid value of the strategy's own flags."""
+        """Yield an error phrase with the flag's name for each invalid value of the strategy's own flags."""
         yield from ()
 
 
 class Loop(NamedTuple):
-    """The parts of the training loop that a `Spread` needs to run its steps."""
+    """The parts of the training loop that a `Spread` requires to run steps."""
 
     config: Config
     names: tuple[str, ...]  # names of the totals
@@ -45,33 +45,42 @@ class Loop(NamedTuple):
 
 
 class Spread(Protocol):
-    """The state of a run, distributed over the devices that run the steps."""
+    """The training state, distributed over the devices that run the steps."""
 
     loop: Loop
     communicating: Any  # seconds of the latest step in which the first device only communicated
     seconds: float  # duration of the latest step
 
     def take(self, parts: Sequence[Batch]) -> Totals:
-        """Run the next step on this machine's shares. Returns the totals of the finished work."""
+        """Run the next step on this machine's shares of the global batch.
+
+        Returns the sums of loss and metrics over the samples that are finished.
+        """
         ...
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the totals of batches. Each item has one batch for each of this machine's shares."""
+        """Return the sums of loss and metrics over batches.
+
+        Each item of `parts` contains one batch for each of this machine's shares.
+        """
         ...
 
 
 class Strategy:
-    """A strategy, which is the STRATEGY of a module in this folder. To remove a strategy, delete its module.
+    """The base class of strategies. Each strategy is a module in this folder with an instance named STRATEGY.
 
-    If a method's `config` has type Any, it contains the strategy's own flags.
+    To remove a strategy, delete its module.
+
+    If a method's parameter `config` has the type Any, `config` contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The subclass of Config with this strategy's own flags: the class Flags of its module."""
+    """The subclass of Config with this strategy's own flags. The subclass is the class Flags of the strategy's
+    module."""
     optimizer: type[keras.optimizers.AdamW] = AdamW
     """The optimizer class for this strategy's variables."""
     computes: bool = True
-    """True if the machines that run the loop also compute the steps, and pool 2 holds reducers."""
+    """True if the machines that run the training loop also compute the steps. Pool 2 then holds reducers."""
 
     @property
     def name(self) -> str:
@@ -82,28 +91,35 @@ class Strategy:
         """Return the mesh of a job's devices. Raises TrainerError if flags, pools, machines and model are incompatible.
 
         Args:
-            shards: the data set's folder.
+            shards: the folder of the dataset.
         """
         raise NotImplementedError
 
     def servers(self, cluster: Cluster) -> tuple[Node, ...]:
-        """Return the replicas of pool 2 that run the trainer. Reducers run another program."""
+        """Return the replicas of pool 2 that run the trainer. Reducers don't run the trainer."""
         return ()
 
     def reads_data(self, cluster: Cluster) -> bool:
-        """Return whether this replica reads the data set."""
+        """Return whether this replica reads the dataset."""
         return True
 
     def data(self, config: Config, storage: Storage, cluster: Cluster) -> AbstractContextManager[Path]:
-        """Open the data set's folder, or an empty path if this replica doesn't read the data set."""
+        """Open the dataset and yield its folder. If this replica doesn't read the dataset, yield an empty path."""
         return shards.at(config.data, storage) if self.reads_data(cluster) else nullcontext(Path())
 
     def join(self, config: Any, cluster: Cluster, mesh: Mesh) -> AbstractContextManager[World | None]:
-        """Join the other replicas for the block. Yields None if this replica served the others until they finished."""
+        """Return a context manager that joins the other replicas.
+
+        If this replica only served the other replicas until they finished, the context manager yields None.
+        """
         raise NotImplementedError
 
     def describe(self, job: Job, world: World) -> str:
-        """`24 x NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, ...), model_parallel: replicate 3 x layers 8`"""
+        """Return a description of the devices and the mesh.
+
+        Example: `24 x NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, ...), model_parallel: replicate 3 x layers
+        8`
+        """
         return f"{world.mesh.size} x {devices.describe()}, {self.name}: {world.mesh}"
 
     def scope(self, world: World) -> AbstractContextManager[Any]:
@@ -111,7 +127,7 @@ class Strategy:
         return cast(AbstractContextManager[Any], world.strategy.scope())
 
     def build(self, config: Config, example: Batch, world: World) -> keras.Model:
-        """Build the model within the scope."""
+        """Build the model within the strategy's scope."""
         return model.build(config, example)
 
     def wrap(self, loop: Loop, state: State, world: World) -> Spread:
@@ -119,7 +135,10 @@ class Strategy:
         raise NotImplementedError
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
-        """Return the totals over the samples, and this share's gradients of the mean loss over the global batch."""
+        """Return the sums of loss and metrics over a share of the global batch, and the gradients of the share.
+
+        The sum of all shares' gradients is the gradient of the mean loss over the global batch.
+        """
         variables = net.trainable_variables
         totals, sums = 0.0, [tf.zeros(variable.shape) for variable in variables]
         for part in micro_batches(batch, config.micro_batches):
@@ -137,7 +156,10 @@ class Strategy:
         return [total + one for total, one in zip(sums, tape.gradient(loss, variables), strict=True)]
 
     def sync(self, totals: Totals, gradients: Sequence[tf.Tensor]) -> tuple[Totals, Sequence[tf.Tensor], Any]:
-        """Sum totals and gradients over devices. Also returns the seconds in which this device only communicated."""
+        """Sum the totals and the gradients over all devices.
+
+        Also returns the seconds of communication that didn't overlap with this device's computation.
+        """
         return totals, gradients, 0.0
 
     def clip(self, gradients: Sequence[tf.Tensor], limit: float) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
@@ -146,12 +168,16 @@ class Strategy:
         return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Return how long the first device computed, and only communicated, in the latest step, if that is known."""
+        """Return the computation time of a device, and the communication time that doesn't overlap with computation.
+
+        Both times are in seconds, for the latest step of the first device. If the times are unknown, return an empty
+        dictionary.
+        """
         return {}
 
 
 def shares(data: Data, start: int, world: World) -> Iterator[tuple[Batch, ...]]:
-    """Yield this machine's shares of the global batch of each step, beginning with step `start`.
+    """Yield this machine's shares of the global batch for each step, beginning with step `start`.
 
     A thread reads the shares of the next step during the current step.
     """

@@ -1,6 +1,6 @@
-"""Reports a NaN or infinite gradient: its step, processes and samples.
+"""Reports the step, the processes and the samples of a NaN or infinite gradient.
 
-To find the samples, the step is repeated for each sample.
+To find the samples, this module repeats the step for each sample.
 """
 
 import math
@@ -22,17 +22,18 @@ from trainer.vertex.errors import TrainerError
 
 SHOWN = 50  # the number of samples in a message; a global batch may have thousands
 CURE = (
-    "check these samples and the operations in trainer/model.py, lower --learning-rate, or skip a few such steps with"
-    " --skip-nonfinite"
+    "check these samples and the operations in trainer/model.py, lower --learning-rate, or use --skip-nonfinite to"
+    " skip a few steps with such gradients"
 )
 
 
 class GradientError(TrainerError):
-    """An error that names the samples whose gradients are NaN or infinite.
+    """An error that lists the samples whose gradients are NaN or infinite.
 
     Args:
         step: the index of the step.
-        places: each process's samples with NaN or infinite gradients, as positions in the global batch, if known.
+        places: for each process, the samples with NaN or infinite gradients, as positions in the global batch. `places`
+            is empty if the samples are unknown.
     """
 
     def __init__(self, job: Job, step: int, places: Sequence[Sequence[int]]) -> None:
@@ -51,9 +52,9 @@ class GradientError(TrainerError):
 def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientError:
     """Return the error for a step with a NaN or infinite gradient. Every machine must call this function.
 
-    The step must have left the state unchanged, because it is repeated to find the samples.
-    If devices hold parts of the model, or servers hold the model, no machine can repeat the step alone, so the error
-    names all samples.
+    The failed step must not have changed the state, because this function repeats the step to find the samples. If
+    devices hold only parts of the model, or if parameter servers hold the model, no machine can repeat the step alone.
+    The error then lists all samples of the batch.
     """
     skipped = int(state.skipped.read_value()) - job.config.skip_nonfinite
     step = state.step - (skipped if strategy.computes else math.ceil(skipped / world.mesh.data_size))  # or parts
@@ -63,7 +64,7 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
 
 
 def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int) -> list[int]:
-    """Return the positions in the global batch of this machine's samples whose own gradients are NaN or infinite."""
+    """Return this machine's samples whose gradients are NaN or infinite, as positions in the global batch."""
     config, size = replace(job.config, data_processes=0), world.mesh.data_size
     places = []
     for rank in world.data_ranks:

@@ -1,4 +1,4 @@
-"""Traces the kernels and operations of selected steps on the chief."""
+"""Traces the kernels and operations of selected training steps on the chief."""
 
 import math
 import re
@@ -24,7 +24,7 @@ class Trace:
     """The trace of the steps that --profile selects. Call `step` after each step of the run.
 
     Args:
-        start: the number of steps before this run.
+        start: the number of steps that earlier runs finished.
         is_chief: True if this process writes a trace.
     """
 
@@ -35,7 +35,10 @@ class Trace:
         self.step(start)
 
     def step(self, step: int) -> None:
-        """Start or stop the trace if it is due. `step` is the number of finished steps."""
+        """Start the trace before the first selected step, and stop the trace after the last selected step.
+
+        `step` is the number of finished steps.
+        """
         if self._first < 0 and step in self._steps:
             tf.profiler.experimental.start(str(self._folder))  # may take a second
             sync_gpus()
@@ -46,7 +49,7 @@ class Trace:
             told = f"a trace of steps {self._first + 1} to {step} is in {self._folder}/plugins/profile"
             with Dispensable(self._folder).writing(tf.errors.OpError):
                 tf.profiler.experimental.stop()
-                say(f"{told}; open it in TensorBoard")
+                say(f"{told}; open the trace in TensorBoard")
                 say(summary(self._folder, seconds, step - self._first))
             self._steps, self._first = range(0), -1
 
@@ -70,7 +73,10 @@ def summary(folder: Path, seconds: float, count: int) -> str:
 
 
 def times(planes: Sequence[XPlane], kind: re.Pattern[str]) -> Iterator[tuple[str, Span]]:
-    """Yield the name, such as `tf_Compute: block/dense/MatMul:MatMul`, and time of each operation of this kind."""
+    """Yield the name and time span of each operation whose name matches `kind`.
+
+    Example of a name: `tf_Compute: block/dense/MatMul:MatMul`
+    """
     for plane in planes:
         for line in plane.lines:
             for event in line.events:
@@ -81,29 +87,35 @@ def times(planes: Sequence[XPlane], kind: re.Pattern[str]) -> Iterator[tuple[str
 
 
 def steps_ahead(config: Config, start: int) -> range:
-    """Return the indices of the steps to trace. If the run resumes after the first of these steps, return none."""
+    """Return the indices of the steps to trace.
+
+    If the run resumes after the first of these steps, return an empty range.
+    """
     traced = traced_steps(config)
     if traced and traced.start < start:
-        warn(f"--profile {config.profile}: no trace is written, because the run resumes after the first traced step")
+        warn(f"--profile {config.profile} doesn't write a trace, because the run resumes after the first traced step")
         return range(0)
     return traced
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Return how the traced steps used their time. Communication that overlaps with computation costs no time.
+    """Return a summary of the average time of the traced steps.
 
-    `52.1 ms a step: computing 30.0, communicating 25.0, of which 8.0 alone; neither 14.1`
+    Communication doesn't make a step slower while it overlaps with computation.
+
+    Example: `an average step took 52.1 ms: 30.0 ms of computation, 25.0 ms of communication (8.0 ms didn't overlap with
+    computation), and 14.1 ms of other time`
     """
     kernels, messages = [*computing], [*communicating]
     either, computed, communicated = covered(kernels + messages), covered(kernels), covered(messages)
     parts = (seconds, computed, communicated, either - computed, max(seconds - either, 0.0))
     step, computes, communicates, alone, neither = (f"{1000 * part / steps:.1f}" for part in parts)
-    summary = f"{step} ms a step: computing {computes}, communicating {communicates}, of which {alone} alone"
-    return f"{summary}; neither {neither}"
+    summary = f"an average step took {step} ms: {computes} ms of computation, {communicates} ms of communication"
+    return f"{summary} ({alone} ms didn't overlap with computation), and {neither} ms of other time"
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Return the total seconds that the spans cover, without counting overlaps twice."""
+    """Return the total time in seconds that the spans cover. Overlaps count only once."""
     total, end = 0.0, -math.inf
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0.0)

@@ -1,4 +1,4 @@
-"""Reports the metrics of a training run, from training steps and from evaluations on held-out samples."""
+"""Reports the metrics of training steps, and of evaluations on held-out samples."""
 
 import math
 import os
@@ -33,20 +33,23 @@ from trainer.vertex.log import say, warn
 
 
 def conclude(job: Job, clock: Clock, final: Values) -> None:
-    """Log the final metrics, the model's folder, and the use of the time, after the export has finished."""
+    """Log the final metrics, the model's folder, and a summary of how the run spent its time.
+
+    Call this function after the export.
+    """
     clock.begin(EXPORT)  # counts the time of the export until now
     say(f"{describe(final)}; model in {job.storage.model}", **final)
     say(str(clock), goodput=clock.goodput, seconds=dict(clock.seconds))
 
 
 class Reporter:
-    """Reports the metrics of one run. Every process calls the methods, but only the chief writes to sinks.
+    """The metrics reports of one run. Every process calls the methods, but only the chief writes reports.
 
     Args:
         example: a batch of one sample.
-        start: steps that earlier runs finished.
-        device_count: devices that share a step.
-        flops: a step's FLOPs divided by the devices' peak FLOPs per second, or 0.
+        start: the number of steps that earlier runs finished.
+        device_count: the number of devices that share a step.
+        flops: a step's FLOPs divided by the peak FLOPs per second of all devices. 0 if the peak is unknown.
     """
 
     def __init__(
@@ -67,14 +70,14 @@ class Reporter:
         self._sinks = sinks(job.storage.logs, config.steps, job.storage.trial) if is_chief else ()
         self._clock.repeats = start < self._last_start
         if start and (lost := max(self._last_start - start, 0)):
-            warn(f"resumed at step {start}; {lost} later {'step is' if lost == 1 else 'steps are'} lost")
+            warn(f"resumed at step {start}, so {lost} finished {'step' if lost == 1 else 'steps'} must be repeated")
         self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
 
     def training(self, step: int, values: Values) -> None:
-        """Report the training values since the last report. `step` is the number of finished steps.
+        """Report the training metrics since the last report. `step` is the number of finished steps.
 
         Raises:
-            TrainerError: if the loss is NaN or infinite. All processes raise this error together.
+            TrainerError: if the loss is NaN or infinite. All processes raise this error at the same step.
         """
         clock = self._clock
         with clock.phase(REPORTS):  # the values are computed, so this phase doesn't include a GPU's work
@@ -83,13 +86,13 @@ class Reporter:
         if not math.isfinite(values.get("loss", 0.0)):
             raise TrainerError(
                 f"the loss became NaN or infinite after step {self._reported}; lower --learning-rate or --clip, or find"
-                " the sample or the operation that causes it"
+                " the sample or the operation that causes this loss"
             )
         self._reported, self._stepping, self._waiting = step, clock.stepping, clock.seconds.get(DATA, 0.0)
         clock.repeats = step < self._last_start
 
     def heldout(self, step: int, values: Values) -> None:
-        """Report the values of an evaluation."""
+        """Report the metrics of an evaluation."""
         with self._clock.phase(REPORTS):
             self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
 
@@ -108,7 +111,7 @@ class Reporter:
 
 
 class Reports(Reporter):
-    """Reports each step of a run that begins with `state`. Every machine must create this object."""
+    """Reports of each step in a run that begins with `state`. Every machine must create a Reports object."""
 
     def __init__(
         self, job: Job, clock: Clock, strategy: Strategy, world: World, state: State, spread: Spread, example: Batch
@@ -127,7 +130,10 @@ class Reports(Reporter):
         self._clock.begin(FIRST_STEP)
 
     def traced(self, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Batch, ...]]:
-        """Yield the batches of the loop. The trace of a step includes everything that the loop does after the step."""
+        """Yield the batches for the training loop.
+
+        The trace of a step includes all work that the training loop does before the next step.
+        """
         # A GPU may work while Python waits for a batch, but TensorFlow doesn't report when the GPU is idle.
         idle_timer = None if tf.config.list_physical_devices("GPU") else (lambda: lambda: math.inf)
         for batch in self._clock.timed(batches, idle_timer):
@@ -139,7 +145,8 @@ class Reports(Reporter):
         """Count a finished step, and write a report if a report, an evaluation or a checkpoint is due.
 
         Raises:
-            TrainerError: if the loss is NaN or infinite, or if more gradients are than --skip-nonfinite allows.
+            TrainerError: if the loss is NaN or infinite, or if more steps had NaN or infinite gradients than
+                --skip-nonfinite allows.
             IdleReducersError: if reducers are required but not used.
         """
         self._totals += totals
@@ -162,14 +169,14 @@ class Reports(Reporter):
         self._step = step
 
     def _settle_reducers(self) -> dict[str, float]:
-        """Check whether the reducers are used. Parameter servers aren't reducers."""
+        """Check whether the reducers are used. Parameter servers don't count as reducers."""
         world, count = self._world, len(self._job.cluster.servers) if self._strategy.computes else 0
         here = {"rank": world.rank, "ranks": world.mesh.data_size, "gpus": len(tf.config.list_physical_devices("GPU"))}
         return reducers.settle(count, os.environ, world.sum, **here, required=self._job.config.require_reducers)
 
 
 def share_of_peak(job: Job, world: World, example: Batch) -> float:
-    """Return a step's FLOPs divided by the devices' peak FLOPs per second, or 0 if the peak is unknown."""
+    """Return a step's FLOPs divided by the peak FLOPs per second of all devices. If the peak is unknown, return 0."""
     config = job.config
     peak = peak_flops(devices.name(), keras.config.dtype_policy().compute_dtype)
     if not peak:

@@ -1,4 +1,4 @@
-"""Defines the training state, which a checkpoint stores, and a Keras optimizer for all-reduced gradients."""
+"""Defines the training state that checkpoints store, and a Keras optimizer for all-reduced gradients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,20 +18,22 @@ PRIVATE = ("_all_reduce_sum_gradients", "_apply_weight_decay", "_backend_update_
 
 @dataclass
 class State:
-    """The training state, as a checkpoint stores it. `step` is the number of finished steps."""
+    """The training state that checkpoints store. `step` is the number of finished steps."""
 
     net: keras.Model
     optimizer: keras.Optimizer
     step: int = 0
     skipped: Any = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
-    """The number of steps since the start with a NaN or infinite gradient. Checkpoints don't store it."""
+    """The number of steps that this run skipped because of NaN or infinite gradients. Checkpoints don't store this
+    number."""
     fetch: Callable[[], None] = lambda: None
-    """A function that updates the state from the parameter servers, if servers hold the variables."""
+    """A function that copies variables from parameter servers to this state. Without parameter servers, the function
+    does nothing."""
 
     def seed(self, seed: int) -> None:
         """Set the random state of layers such as dropout for this step.
 
-        Each device draws its own numbers, and a resumed run draws the same numbers again.
+        Each device draws different random numbers. A resumed run draws the same random numbers as an uninterrupted run.
         """
         context = tf.distribute.get_replica_context()
         states = [variable for variable in self.net.non_trainable_variables if variable.name == SEED] if context else []
@@ -44,9 +46,12 @@ class State:
             state.assign(seeds[context.replica_id_in_sync_group, i])
 
     def update(self, gradients: Any, norm: tf.Tensor, limit: int) -> tf.Tensor:
-        """Run the optimizer step if the gradient norm is finite. Returns whether the step runs, without waiting.
+        """Run the optimizer step if the gradient norm is finite.
 
-        After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the step.
+        Returns, without waiting for the device, whether the step runs.
+
+        After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the failed
+        step.
         """
         is_taken = tf.math.is_finite(norm) & (self.skipped <= limit)
         context, variables = tf.distribute.get_replica_context(), self.net.trainable_variables
@@ -71,18 +76,21 @@ class State:
 
 
 def require_keras() -> None:
-    """Raises TrainerError if Keras lacks a method that the optimizers of this project override."""
+    """Check that Keras has the methods that this project's optimizers override.
+
+    Raises TrainerError if a method is missing.
+    """
     if missing := [name for name in PRIVATE if not hasattr(keras.optimizers.AdamW, name)]:
         raise TrainerError(
-            f"Keras {keras.__version__} has no {missing[0]}, which trainer/step/state.py overrides; install"
+            f"Keras {keras.__version__} doesn't have {missing[0]}, which trainer/step/state.py overrides; install"
             " the Keras version in requirements/, or rewrite the optimizers in trainer/step/state.py"
         )
 
 
 class AdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
-    """AdamW for gradients that are already all-reduced.
+    """The AdamW optimizer, for gradients that are already all-reduced.
 
-    Keras 3 always all-reduces gradients itself. But clipping needs the global norm of the all-reduced gradients, and a
+    Keras 3 always all-reduces gradients itself. But clipping requires gradients that are already all-reduced, and a
     second all-reduce would double the traffic.
     """
 
@@ -93,7 +101,7 @@ class AdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
 def new_optimizer(
     config: Config, variables: list[Any], kind: type[keras.optimizers.AdamW] = AdamW
 ) -> keras.optimizers.AdamW:
-    """Return AdamW without weight decay for biases and other vectors."""
+    """Return an AdamW optimizer that doesn't apply weight decay to biases and other vectors."""
     optimizer = kind(config.learning_rate, weight_decay=config.weight_decay, epsilon=1e-8)
     optimizer.exclude_from_weight_decay([v for v in variables if len(v.shape) <= 1])
     optimizer.build(variables)

@@ -1,8 +1,8 @@
-"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop, in one process per GPU of the job.
+"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop in one process per GPU of the job.
 
-This command replaces torchrun for any script that torchrun can start. PyTorch's agent sets RANK, WORLD_SIZE,
-LOCAL_RANK, MASTER_ADDR and so on. The command also waits for every replica by name, and its exit code shows whether
-this replica or another replica failed.
+The command `trainer.cluster.run` replaces `torchrun` for any script that `torchrun` can start. PyTorch's agent sets
+RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and related environment variables. The command also waits until every replica
+has started. The command's exit code shows whether this replica or a different replica failed.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from trainer.vertex.log import exit_code
 
 AGENT = "TORCHELASTIC_RUN_ID"  # set by PyTorch's agent in the processes that it starts
 JOIN = (
-    "Call torch.distributed.init_process_group() in the script, or use a library that calls it. Lightning's Trainer"
-    ' calls it with strategy="ddp", num_nodes and devices'
+    "Call torch.distributed.init_process_group() in the script, or use a library that calls this function. Lightning's"
+    ' Trainer calls this function if you set strategy="ddp", num_nodes and devices'
 )
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the script in the processes of this replica. Raises TrainerError for an error that the user can fix."""
+    """Run the script in the processes of this replica. Raises TrainerError if an error occurs that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     if AGENT in environ:
         from trainer.cluster import processes
@@ -36,7 +36,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then let PyTorch's agent start the same command in one process per GPU."""
+    """Wait for all replicas, then start the same command in one process per GPU, with PyTorch's agent."""
     rank = cluster.rank  # raises an error in a replica that doesn't train
 
     import torch  # takes seconds, so a wrong command is reported before
@@ -67,10 +67,10 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def must_join(processes: int) -> Iterator[None]:
-    """Require that the block joins a process group of several processes. The block may leave the group again.
+    """Check that the block joins a process group with several processes. The block may leave the process group again.
 
     Raises:
-        ScriptError: if the block didn't join such a group.
+        ScriptError: if the block doesn't join a process group with several processes.
     """
     from torch.distributed import distributed_c10d
 

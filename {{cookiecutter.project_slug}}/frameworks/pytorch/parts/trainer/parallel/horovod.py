@@ -1,8 +1,8 @@
-"""Each GPU holds the whole model, as in ddp, but Horovod averages the gradients.
+"""Each GPU holds the whole model, as with the strategy ddp, but Horovod averages the gradients.
 
-This strategy doesn't use horovodrun or ssh. PyTorch's elastic agent starts the processes, which exchange the port of
-Horovod's rendezvous in their process group. The process group also handles sums, barriers and checkpoints. To limit
-the bytes of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
+This strategy doesn't use horovodrun or ssh. Instead, PyTorch's elastic agent starts the processes. The processes
+exchange the port of Horovod's rendezvous server through their process group. The process group is also used for sums,
+barriers and checkpoints. To limit the bytes of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
 Source: Horovod 0.28.1, horovod/runner/gloo_run.py and horovod/common/gloo/gloo_context.cc.
 """
 
@@ -24,7 +24,10 @@ from trainer.vertex.errors import LostPeerError
 
 
 def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str, str]:
-    """Return the variables that horovodrun would set for this process, based on the variables of the elastic agent."""
+    """Return the environment variables that horovodrun would set for this process.
+
+    The values are based on environment variables of PyTorch's elastic agent.
+    """
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
@@ -44,9 +47,9 @@ def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str
 
 
 class Averaged(nn.Module):
-    """A model whose gradients are averaged when `backward` returns, as in DistributedDataParallel.
+    """A wrapper that averages the gradients of a model before `backward` returns, like DistributedDataParallel.
 
-    Every parameter must get a gradient in every backward pass.
+    Every parameter must receive a gradient in every backward pass.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -67,7 +70,10 @@ class Averaged(nn.Module):
         return output
 
     def _average(self, name: str, parameter: Tensor) -> None:
-        """Start to average this gradient. After the last gradient of the pass, wait for all gradients."""
+        """Start the all-reduce of a parameter's gradient.
+
+        If this gradient is the last gradient of the backward pass, wait for the all-reduces of all gradients.
+        """
         import horovod.torch as hvd
 
         if not self.averages:
@@ -83,12 +89,12 @@ class Horovod(Strategy):
     def findings(self, config: StrategyFlags, mesh: Mesh, net: Any) -> Iterator[str]:
         if importlib.util.find_spec("horovod") is None:  # as in an image built without it
             yield (
-                "--strategy horovod: Horovod isn't installed; run requirements/horovod.sh, or build the image with"
-                " --build-arg HOROVOD=1, or use --strategy ddp"
+                "--strategy horovod requires Horovod, which isn't installed; run requirements/horovod.sh, or build the"
+                " image with --build-arg HOROVOD=1, or use --strategy ddp"
             )
 
     def wrap(self, config: StrategyFlags, net: nn.Module, world: World) -> Averaged:
-        """Initialize Horovod in the process group, and wrap the model. Every process must call this method."""
+        """Initialize Horovod, and wrap the model. Every process must call this method."""
         import horovod.torch as hvd
         from horovod.runner.http.http_server import RendezvousServer
 
@@ -118,7 +124,7 @@ class Horovod(Strategy):
 
 @contextlib.contextmanager
 def lost_peers() -> Iterator[None]:
-    """Raise LostPeerError if another process died, or was silent for --collective-timeout seconds."""
+    """Raise LostPeerError if another process exited, or didn't respond for --collective-timeout seconds."""
     import horovod.torch as hvd
 
     try:
@@ -126,7 +132,7 @@ def lost_peers() -> Iterator[None]:
     except hvd.HorovodInternalError as error:
         if "Mismatched" in str(error):  # tensors differ between processes, which is an error in the program
             raise
-        said = "Horovod lost a process; see the output of the first replica that failed"
+        said = "Horovod lost a process; see the output of the replica that failed first"
         raise LostPeerError(said, lost_peer="") from None
 
 

@@ -1,8 +1,9 @@
 """Each GPU holds a stage, which is a group of layers, and sends activations to the next stage.
 
-The stages of one pipeline are along the mesh dimension `stage`. Copies of the pipeline are along `replicate`, and their
-gradients are all-reduced for each stage. Several stages may use the same parameter, such as a matrix for both
-embedding and output. Each of these stages then holds the parameter, and the stages sum its gradients.
+The mesh dimension `stage` contains the stages of one pipeline. The mesh dimension `replicate` contains copies of the
+pipeline, and the copies of each stage all-reduce their gradients. Several stages may use the same parameter, such as a
+matrix for both embedding and output. Each of these stages holds a copy of the parameter, and the stages sum the
+gradients of the copies.
 """
 
 import functools
@@ -37,15 +38,17 @@ class Flags(StrategyFlags):
     degree: int | None = None
     """Number of GPUs in a pipeline. The default is the number of GPUs per machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
-    """Order of a pipeline's micro-batches. 1f1b keeps the activations of fewer micro-batches than gpipe. interleaved
-    gives each GPU two stages, so the GPUs idle less but send more."""
+    """Order of a pipeline's micro-batches. The schedule 1f1b stores the activations of fewer micro-batches than gpipe.
+    The schedule interleaved gives each GPU two stages, so GPUs are idle for a shorter time, but send more data."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree")
 
 
 class Stages(nn.Module):
-    """The stage of a process, or its two interleaved stages. All other layers are removed from the model.
+    """The stages of a process: one stage, or two stages with the schedule interleaved.
+
+    Layers of other stages are removed from the model.
 
     In the last stage, a call returns the model's output without gradients. In other stages, a call returns None.
     """
@@ -79,7 +82,10 @@ class Stages(nn.Module):
         return self._run(self._schedule.eval, inputs)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        """Add the all-reduced gradients of the sum of losses, divided by the global batch size. Returns the output."""
+        """Run both passes of a batch, and all-reduce the gradients of the mean loss over the global batch.
+
+        Returns the output.
+        """
         self._batch = batch
         output = self._run(self._schedule.step, batch.inputs)
         # DistributedDataParallel would overlap the all-reduce, but miscounts the micro-batches of a schedule.
@@ -91,13 +97,16 @@ class Stages(nn.Module):
         return output
 
     def _run(self, step: Any, inputs: Tensor) -> Tensor | None:
-        """Run a step of the schedule, which splits the positions of the samples in the same way as the inputs."""
+        """Run a step of the schedule. The schedule splits the positions of the samples in the same way as inputs."""
         places = torch.arange(len(inputs), device=inputs.device)  # a copy from the CPU would block
         output = step(*((inputs,) if self._first else ()), **({"target": places} if self._last else {}))
         return output if self._last else None
 
     def _loss(self, output: Tensor, places: Tensor) -> Tensor:
-        """Return the loss of a micro-batch. In an evaluation, the schedule requires a loss that isn't used."""
+        """Return the loss of a micro-batch.
+
+        In an evaluation, return 0, because the schedule requires a loss but doesn't use the loss.
+        """
         if not self.training:
             return output.new_zeros(())
         batch = Batch(*(array[places] for array in self._batch))
@@ -119,7 +128,7 @@ def cut(net: Any, count: int) -> list[list[nn.Module]]:
 
 
 def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) -> list[tuple[nn.Parameter, Any]]:
-    """Return the parameters that this process's layers share with other processes, each with its process group.
+    """Return each parameter that this process shares with other processes, and the process group that shares it.
 
     Every process must call this function before any layer is removed.
     """
@@ -138,12 +147,15 @@ def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) ->
 
 
 def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return the ends of `count` consecutive, nonempty parts, so that the heaviest part is as light as possible."""
+    """Split the weights into `count` consecutive, nonempty parts, so that the heaviest part is as light as possible.
+
+    Returns the end index of each part.
+    """
     before = [0, *accumulate(weights)]
 
     @functools.cache
     def best(end: int, parts: int) -> tuple[int, tuple[int, ...]]:
-        """Split the first `end` weights. Returns the weight of the heaviest part, and the ends of the parts."""
+        """Split the first `end` weights. Returns the weight of the heaviest part, and the end index of each part."""
         if parts == 1:
             return before[end], (end,)
         ways = ((best(start, parts - 1), before[end] - before[start]) for start in range(parts - 1, end))
@@ -157,7 +169,10 @@ def size(layers: nn.Module) -> int:
 
 
 def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
-    """Remove the parameters of other processes' layers. Parameters in `kept` keep all their names in checkpoints."""
+    """Remove the parameters and buffers of `layers`, except for the parameters in `kept`.
+
+    A parameter in `kept` isn't removed, so a checkpoint contains the parameter under each of its names.
+    """
     for module in nn.ModuleList(layers).modules():
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
             if value not in kept:
@@ -184,7 +199,7 @@ class Pipeline(Strategy):
         return 1
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
-        """Run both passes of a batch by the schedule, which replaces the loop over micro-batches."""
+        """Run both passes of a batch. The schedule of the pipeline replaces the loop over micro-batches."""
         with autocast(config, world.device):
             output = net.forward_backward(batch)
         return measure(output, batch)
@@ -194,11 +209,11 @@ class Pipeline(Strategy):
         stages = degree * SCHEDULES[config.schedule][1]
         if stages > len(net.blocks):
             both = f"--degree {degree} with --schedule {config.schedule}"
-            yield f"{both} requires {stages} blocks or more, but the model has {len(net.blocks)}"
+            yield f"{both} requires at least {stages} blocks, but the model has {len(net.blocks)}"
         if parts < degree:
             # With m micro-batches, p stages idle for (p - 1) / (m + p - 1) of the time: Huang et al., "GPipe", 2018.
-            few = f"--micro-batches is {parts}, but must be at least --degree ({degree})"
-            yield f"{few}; with {4 * degree}, the stages are rarely idle"
+            few = f"--micro-batches is {parts}, but --degree {degree} requires at least {degree}"
+            yield f"{few}; use --micro-batches {4 * degree} to keep the stages busy"
         elif config.schedule == "interleaved" and parts % degree:
             yield f"--micro-batches is {parts}, but --schedule interleaved requires a multiple of --degree ({degree})"
         if batch % (mesh.data_size * parts):

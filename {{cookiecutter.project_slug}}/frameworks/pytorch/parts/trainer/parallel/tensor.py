@@ -1,4 +1,4 @@
-"""Each GPU computes a part of every layer, and holds a shard of that part."""
+"""Each GPU computes a part of every layer, and stores a shard of this part."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,14 +25,17 @@ class TensorParallel(fsdp.FullyShard):
         return {"shard": -1, "tensor": config.degree or processes}
 
     def wrap(self, config: fsdp.Flags, net: Any, world: World) -> nn.Module:
-        """Split each block along `tensor`, as the model specifies, and shard the parts along `shard`."""
+        """Split each block along the mesh dimension `tensor`, as the model specifies.
+
+        The resulting parts are sharded along the mesh dimension `shard`.
+        """
         for block in net.blocks:
             parallelize_module(block, world.along("tensor"), net.tensor_parts)
         return super().wrap(config, net, world)
 
     def findings(self, config: fsdp.Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         if net.heads % mesh.sizes["tensor"]:
-            yield f"--degree is {mesh.sizes['tensor']}, but must divide the {net.heads} attention heads of the model"
+            yield f"--degree is {mesh.sizes['tensor']}, but must divide the number of attention heads ({net.heads})"
         yield from super().findings(config, mesh, net)
 
 

@@ -1,7 +1,8 @@
-"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop, on every machine of the job.
+"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop on every machine of the job.
 
-The command sets TF_CONFIG to the chief and the workers only, because the script would wait for a reducer forever. The
-command also waits for every replica by name, and its exit code shows whether this replica or another replica failed.
+The command `trainer.cluster.run` excludes reducers from TF_CONFIG, because the script would wait for a reducer forever.
+The command also waits until every replica has started. The command's exit code shows whether this replica or a
+different replica failed.
 """
 
 import json
@@ -19,7 +20,7 @@ JOIN = "Train in the scope of a tf.distribute.MultiWorkerMirroredStrategy, which
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then run the script. Raises TrainerError for an error that the user can fix."""
+    """Wait for all replicas, then run the script. Raises TrainerError if an error occurs that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     rollcall.call(cluster, rollcall.patience(emulated=storage.from_env(environ).emulated))
     environ.pop("TF_CONFIG", None)
@@ -32,14 +33,14 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def tf_config(cluster: Cluster) -> str:
-    """Return the TF_CONFIG of the replicas that train."""
+    """Return the value of TF_CONFIG, which lists all replicas that train."""
     chief, *workers = (node.address for node in cluster.nodes)
     task = {"type": "worker", "index": cluster.rank - 1} if cluster.rank else {"type": "chief", "index": 0}
     return json.dumps({"cluster": {"chief": [chief], "worker": workers}, "task": task})
 
 
 def run_process(program: Script, cluster: Cluster, environ: MutableMapping[str, str]) -> None:
-    """Run the script in this process. Raises PeerError if TensorFlow lost a machine."""
+    """Run the script in this process. Raises PeerError if TensorFlow loses the connection to a machine."""
     import tensorflow as tf
 
     from trainer.cluster.processes import with_peers

@@ -40,16 +40,21 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
         gpus = len(devices.usable_gpus(cluster))
         degree = config.degree or gpus or 2
         if 0 < gpus < degree:
-            raise TrainerError(f"--degree is {degree}, but {cluster.name} only has {gpus} GPUs")
+            raise TrainerError(f"--degree is {degree}, but {cluster.name} has only {gpus} GPUs")
         if "devices" not in signature(model.build).parameters:
-            raise TrainerError("--strategy model_parallel requires build() in trainer/model.py to accept `devices`")
+            raise TrainerError(
+                "--strategy model_parallel requires that build() in trainer/model.py has a parameter `devices`"
+            )
         mesh = Mesh({"replicate": len(cluster.nodes), "layers": degree})
         with tf.Graph().as_default():  # only shapes
             self.build(config, Dataset(shards, "heldout").batch([0], config), World(mesh=mesh))
         return mesh
 
     def scope(self, world: World) -> AbstractContextManager[Any]:
-        """Return an empty scope. A strategy's scope would mirror the variables, but each variable has one device."""
+        """Return a context manager that does nothing.
+
+        The scope of TensorFlow's strategy would mirror variables, but each variable must be on one device only.
+        """
         return nullcontext()
 
     def build(self, config: Config, example: Batch, world: World) -> keras.Model:

@@ -1,10 +1,10 @@
 """Computes the gradient and the update of each variable on the device that holds the variable.
 
-The alternative is DTensor, which splits each matrix. For a stack of eight blocks on two devices of one CPU, both ways
-took about the same time and gave the same losses. A step took 38 to 69 ms by layers, and 40 to 52 ms with DTensor
-(TensorFlow 2.21, November 2026). But Keras 3 can't create variables that DTensor splits, and with TensorFlow,
-`keras.distribution` silently doesn't split them. DTensor also needs its own cluster, which can't be combined with
-MultiWorkerMirroredStrategy and its packs for Reduction Server.
+An alternative is DTensor, which splits each matrix. With eight blocks on two devices of one CPU, placing layers and
+splitting matrices took about the same time and computed the same losses. A step took 38 to 69 ms with whole layers on
+each device, and 40 to 52 ms with DTensor (TensorFlow 2.21, November 2026). However, Keras 3 can't create variables that
+DTensor splits, and with TensorFlow, `keras.distribution` silently doesn't split variables. DTensor also requires its
+own cluster, which can't be combined with MultiWorkerMirroredStrategy and its gradient packs for Reduction Server.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ import tensorflow as tf
 
 
 def add_gradients(sums: Sequence[tf.Tensor], loss: tf.Tensor, variables: Sequence[Any]) -> list[tf.Tensor]:
-    """Add the gradients of the loss to the sums. Each layer's backward pass runs on the device of its forward pass.
+    """Add the gradients of the loss to the sums. A layer's backward pass runs on the same device as its forward pass.
 
-    A GradientTape would run the whole backward pass on the first device, with the activations of all layers. Call
-    this function only in a tf.function.
+    A GradientTape would run the whole backward pass on the first device, with the activations of all layers. Call this
+    function only in a tf.function.
     """
     values = [variable.value for variable in variables]
     gradients = tf.compat.v1.gradients(loss, values, colocate_gradients_with_ops=True)
@@ -35,7 +35,9 @@ def device_of(variable: Any) -> str:
 
 
 class PlacedAdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
-    """AdamW that updates each variable on the variable's device, with gradients that are already all-reduced.
+    """An AdamW optimizer that updates each variable on the variable's device.
+
+    The gradients must already be all-reduced.
 
     Keras 3 leaves the choice of the device to TensorFlow, which would compute all updates on the first GPU.
     """

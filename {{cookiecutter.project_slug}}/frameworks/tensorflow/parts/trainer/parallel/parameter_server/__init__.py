@@ -1,19 +1,19 @@
-"""Servers hold the model, workers compute gradients at their own pace, and the chief coordinates the workers.
+"""Parameter servers hold the model, workers compute gradients independently, and the chief schedules the work.
 
 Workers don't run steps together. Each worker fetches the variables, computes the gradient of its part of a global
-batch, and sends the gradient to the servers, which immediately update their variables. No worker waits for another.
-A lost worker only slows down the run: another worker takes over its part, and after Vertex AI has restarted the lost
-worker, it rejoins. If a parameter server is lost, its variables are lost, so the chief exits with an error, and the
-next run resumes from the checkpoint. After the last step, the chief evaluates and exports its own copy of the state,
-and needs no other replica.
+batch, and sends the gradient to the parameter servers. The servers immediately update their variables. Workers don't
+wait for each other. If a worker is lost, the run only becomes slower, because other workers take over the lost worker's
+part. Vertex AI restarts the lost worker, which then rejoins the run. If a parameter server is lost, the server's
+variables are lost, so the chief exits with an error. The next run resumes from the latest checkpoint. After the last
+step, the chief evaluates and exports its own copy of the state, and doesn't need other replicas.
 
-A step of W workers consists of W updates, each with 1/W of the global batch and 1/W of the learning rate. Compared with
-synchronous updates, the same number of steps reads as many samples and makes about the same progress. The results
-differ from run to run.
+With W workers, a step consists of W updates. Each update uses 1/W of the global batch and 1/W of the learning rate. A
+given number of steps reads as many samples as with synchronous updates, and makes about the same progress. Results
+differ between runs.
 
-The chief reads the data and sends it with the work, because TensorFlow servers can't run Python. This also keeps the
-order of samples the same as in other strategies. The chief's network must carry the samples: 32 Gbps correspond to
-6,600 images of 224 x 224 x 3 per second in float32.
+The chief reads the samples and sends them to the workers, because TensorFlow servers can't run Python code. So the
+order of samples is the same as with other strategies. The chief's network must be fast enough to send the samples. For
+example, a network with 32 Gbps can send 6,600 float32 images of 224 x 224 x 3 per second.
 """
 
 import contextlib
@@ -58,13 +58,13 @@ class ParameterServer(Strategy):
             raise TrainerError("--require-reducers isn't valid if pool 2 holds parameter servers; remove the flag")
         if config.profile:
             raise TrainerError(
-                "--profile isn't supported with --strategy parameter_server, because the chief, which would be"
-                " traced, computes nothing; remove --profile"
+                "--profile isn't supported with --strategy parameter_server, because a trace covers only the chief,"
+                " which doesn't compute the steps; remove --profile"
             )
         if not cluster.servers or len(cluster.nodes) < 2:
             raise TrainerError(
-                "--strategy parameter_server requires workers in pool 1 and parameter servers in pool 2, all with this"
-                " command; see jobs/parameter-server.yaml"
+                "--strategy parameter_server requires workers in pool 1 and parameter servers in pool 2, both with the"
+                " chief's command; see jobs/parameter-server.yaml"
             )
         return Mesh({"replicate": len(cluster.nodes) - 1})
 
@@ -77,9 +77,9 @@ class ParameterServer(Strategy):
 
     @contextlib.contextmanager
     def join(self, config: StrategyFlags, cluster: Cluster, mesh: Mesh) -> Iterator[World | None]:
-        """Coordinate the other replicas in the chief, and serve the chief in any other replica.
+        """On the chief, coordinate the other replicas. On any other replica, serve the chief's requests.
 
-        Raises PeerError if another replica doesn't start or is lost, and TrainerError if its work fails.
+        Raises PeerError if another replica doesn't start or is lost, and TrainerError if a replica's work fails.
         """
         if not cluster.is_chief:
             serve(cluster, config.collective_timeout)
@@ -95,7 +95,7 @@ class ParameterServer(Strategy):
             yield ServedWorld(mesh=Mesh(sizes), servers=servers, heartbeats=heartbeats)
 
     def describe(self, job: Job, world: World) -> str:
-        """`3 workers of 8 GPUs, parameter_server: 2 servers`"""
+        """Return a description of workers and servers, such as `3 workers of 8 GPUs, parameter_server: 2 servers`."""
         kind, servers = worker_devices()[0].partition(":")[0], plural(len(job.cluster.servers), "server")
         workers = f"{plural(world.mesh.data_size, 'worker')} of {plural(world.mesh.sizes['device'], kind)}"
         return f"{workers}, {self.name}: {servers}"
@@ -110,7 +110,10 @@ class ParameterServer(Strategy):
 
 
 def serve(cluster: Cluster, timeout: float) -> None:
-    """Run a worker or a parameter server, which executes the chief's requests, until the chief has finished."""
+    """Run a worker or a parameter server until the chief has finished.
+
+    A worker or a parameter server executes the chief's requests.
+    """
     if cluster.trains:
         usable_gpus(cluster)
     job, nodes = ("worker", cluster.nodes[1:]) if cluster.trains else ("ps", cluster.servers)
@@ -131,22 +134,25 @@ def serve(cluster: Cluster, timeout: float) -> None:
 
 
 def stay(told: threading.Event, *_: object) -> None:
-    """Keep serving for most of the grace time, while the chief saves the variables of a parameter server."""
+    """Continue to serve for most of the grace time, while the chief saves the variables of this parameter server."""
     told.set()
     threading.Timer(GRACE_SECONDS - LAST_WORDS_SECONDS, stop).start()
 
 
 def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
-    """Return the addresses of workers and parameter servers, but not of the chief, which only sends requests."""
+    """Return the addresses of workers and parameter servers. The chief is excluded, because it only sends requests."""
     return tf.train.ClusterSpec(
         {"worker": [node.address for node in cluster.nodes[1:]], "ps": [node.address for node in cluster.servers]}
     )
 
 
 def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
-    """Return TensorFlow's strategy object of the chief, which uses its own port.
+    """Create the chief's TensorFlow strategy, which listens on its own port.
 
-    TensorFlow selects a free port and binds it a little later. In between, another process may take the port.
+    If another process uses the port, try again.
+
+    TensorFlow selects a free port, but binds the port only a little later. Meanwhile, another process may bind the same
+    port.
     """
     sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
@@ -160,13 +166,13 @@ def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServer
 
 def give_up(why: str, lost: str) -> None:
     """Exit immediately, because TensorFlow would continue to wait."""
-    say(f"{why}; the next run resumes from the last checkpoint", "ERROR", lost_peer=lost)
+    say(f"{why}; after a restart, training resumes from the last checkpoint", "ERROR", lost_peer=lost)
     os._exit(PeerError.exit_code)
 
 
 @contextlib.contextmanager
 def heartbeats_first() -> Iterator[None]:
-    """Let the heartbeats report a loss before TensorFlow does, because only the heartbeats know the lost replica.
+    """Let the heartbeats report a loss before TensorFlow does, because only the heartbeats know which replica is lost.
 
     Raises PeerError if a replica was lost, and TrainerError if the work itself failed.
     """

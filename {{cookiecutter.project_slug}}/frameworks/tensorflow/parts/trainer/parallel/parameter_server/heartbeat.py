@@ -1,11 +1,12 @@
-"""Exchanges heartbeats between the chief, which coordinates, and every worker and parameter server.
+"""Exchanges heartbeats between the chief and every worker and parameter server.
 
-TensorFlow servers never exit by themselves, and TensorFlow notices a lost server late or never. So each replica
-connects to the chief's address, as in the roll call. The chief sends heartbeats, and the replicas answer. The chief's
-last message is that the run has finished. If a process ends for any reason, the system closes its connections.
+TensorFlow servers never exit by themselves, and TensorFlow detects a lost server late or never. So each replica
+connects to the chief, as in the roll call at startup. The chief sends heartbeats, and the replicas answer. The chief's
+last message reports that the run has finished. If a process exits for any reason, the operating system closes the
+connections of this process.
 
-A message is a line with a JSON object. The first message of a connection is the same as in the roll call, so a worker
-that Vertex AI restarts passes its roll call on this connection.
+Each message is a line with a JSON object. The first message of a connection is the same as in the roll call. So a
+worker that Vertex AI restarts can pass its roll call on this connection.
 """
 
 import asyncio
@@ -30,9 +31,10 @@ BEAT, TOLD, FINISHED = b"{}\n", b'{"told": true}\n', b'{"finished": true}\n'
 class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     """The heartbeat thread of the chief. If the run can't continue, the thread calls `fail` with the reason.
 
-    The run can't continue if a parameter server closes its connection, or is silent for `timeout` seconds. It also
-    can't continue if a wait in `patience` takes longer, for example because no worker is left. The run survives the
-    loss of a worker, and any loss after `need_nobody`.
+    The run can't continue if a parameter server closes its connection, or doesn't respond for `timeout` seconds. The
+    run also can't continue if a wait in `patience` takes longer than `timeout`, for example because no worker is left.
+    The run continues after the loss of a worker. After a call of `need_nobody`, the run continues after the loss of any
+    replica.
     """
 
     def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str, str], None]) -> None:
@@ -49,24 +51,36 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._thread.start()
 
     def wait_for_all(self) -> None:
-        """Wait until every worker and parameter server serves. Raises PeerError with the names of absent replicas."""
+        """Wait until every worker and parameter server has started to serve.
+
+        Raises PeerError with the names of missing replicas.
+        """
         if not self._all_here.wait(self._timeout):
             absent = sorted((self._servers | self._workers) - self._peers.keys())
             raise PeerError(f"{', '.join(absent)} passed the roll call, but didn't start to serve", absent=absent)
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
-        """Limit a block that waits for other replicas. The run ends if the block takes longer than the timeout."""
+        """Set a timeout for a block that waits for other replicas.
+
+        If the block takes longer than the timeout, the run stops.
+        """
         self._patience = time.monotonic() + self._timeout
         yield
         self._patience = math.inf
 
     def need_nobody(self) -> None:
-        """Ignore all later losses. Peers that are still connected stay until the chief has finished."""
+        """Ignore all replicas that are lost from now on.
+
+        Connected replicas remain connected until the chief has finished.
+        """
         self._needed = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Report the end of the run to all replicas, and disconnect. After an error, the replicas get no report."""
+        """Send all replicas a message that the run has finished, and disconnect.
+
+        If an error occurred, don't send this message.
+        """
         self.need_nobody()
         if not kind:
             self._over.set()
@@ -93,7 +107,10 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
                 peer.write(message)
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Let a replica pass the roll call, or keep its connection until it disconnects or is silent for too long."""
+        """Answer the roll call of a replica, and keep the replica's connection for heartbeats.
+
+        The connection ends if the replica disconnects, or doesn't respond within the timeout.
+        """
         name, how = "", "is gone, and its variables are lost"
         with contextlib.closing(writer):
             try:
@@ -119,12 +136,15 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         if self._all_here.is_set() and self._needed:
             # TensorFlow updates the whole cluster at a time, so it readmits no worker while another worker is lost.
             absent = self._absent_workers()
-            warn(f"{name} is back" + f", but {absent}; returned workers get no work until all are back" * bool(absent))
+            warn(
+                f"{name} is back"
+                + f", but {absent}; returned workers don't receive work until all workers are back" * bool(absent)
+            )
         if self._peers.keys() == self._servers | self._workers:
             self._all_here.set()
 
     def _end_with(self, name: str) -> None:
-        """Make the run save its step and stop, if it can't continue without a replica that was asked to stop."""
+        """If the run can't continue without a replica that was asked to stop, save the step and stop the run."""
         is_server, workers = name in self._servers, self._workers & self._peers.keys()
         if self._needed and not self.told and (is_server or workers == {name}):
             self.told = name
@@ -137,13 +157,16 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
             return
         del self._peers[name]
         if self._all_here.is_set() and self._needed:
-            left = "the other workers do its part until it comes back"
+            left = "the other workers take over its part until it is back"
             if not self._workers & self._peers.keys():
-                left = f"no worker is left, so the run ends unless a worker comes back within {self._timeout:.0f} s"
+                left = f"no worker is left, so the run stops unless a worker returns within {self._timeout:.0f} s"
             warn(f"{name} is gone; {left}")
 
     def _absent_workers(self) -> str:
-        """Return a phrase such as `workerpool1-0, workerpool1-2 are gone`, or "" if all workers are connected."""
+        """Return a phrase such as `workerpool1-0, workerpool1-2 are gone`.
+
+        If all workers are connected, return an empty string.
+        """
         absent = sorted(self._workers - self._peers.keys())
         return f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} gone" if absent else ""
 
@@ -154,9 +177,12 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
 
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
-    """Answer the chief's heartbeats until the chief has finished. Each answer reports whether `told` is set.
+    """Answer the chief's heartbeats until the chief has finished.
 
-    Raises PeerError if the chief exits before it has finished, or is silent for `timeout` seconds.
+    Each answer reports whether this replica was asked to stop. The event `told` is set if this replica was asked to
+    stop.
+
+    Raises PeerError if the chief exits before the end of the run, or doesn't respond for `timeout` seconds.
     """
     how = "exited before the training finished"
     with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:
@@ -181,5 +207,5 @@ def _connected(chief: Node, timeout: float) -> socket.socket:
             return socket.create_connection((chief.host, chief.port), timeout=5)
         except OSError:
             if time.monotonic() > deadline:
-                raise PeerError(f"{chief.name}, the chief, doesn't listen at {chief.address}") from None
+                raise PeerError(f"{chief.name}, the chief, doesn't listen on {chief.address}") from None
             time.sleep(rollcall.RETRY_SECONDS)

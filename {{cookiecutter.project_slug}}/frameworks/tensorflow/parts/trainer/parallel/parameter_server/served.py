@@ -1,4 +1,7 @@
-"""Holds the model on the parameter servers, and schedules the work of the workers, in the chief."""
+"""Stores the model on parameter servers, and schedules the work of the workers.
+
+The code in this module runs on the chief.
+"""
 
 import time
 from collections import deque
@@ -30,7 +33,10 @@ MOMENTS = ("_momentum", "_velocity")  # suffixes of Keras's names for the moment
 
 
 class ServedNet:
-    """The model for workers, with its trainable variables on the parameter servers. Create it in their scope."""
+    """The model that workers use. The trainable variables of this model are on the parameter servers.
+
+    Create this object in the scope of the parameter server strategy.
+    """
 
     def __init__(self, net: keras.Model) -> None:
         self.weights = [tf.Variable(weight.numpy()) for weight in net.trainable_variables]
@@ -42,14 +48,17 @@ class ServedNet:
         return list(map(tf.convert_to_tensor, self.weights))
 
     def __call__(self, inputs: tf.Tensor, training: bool, weights: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-        """Compute the output with these weights, or by default with the servers' current weights."""
+        """Return the model's output with the given weights. By default, use the servers' current weights."""
         # Workers process parts in no fixed order, so a resumed run can't repeat the random numbers of dropout.
         fixed = [tf.raw_ops.NonDeterministicInts(shape=[2]) if name == SEED else value for name, value in self._fixed]
         return self._net.stateless_call(weights or self.fetch(), fixed, inputs, training=training)[0]
 
 
 def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Totals, list[tf.Tensor]]:
-    """Return the totals and gradients of a worker's part, computed on all its GPUs with the current weights."""
+    """Run both passes of a worker's part on all GPUs of the worker, with the current weights of the servers.
+
+    Returns the sums of loss and metrics, and the gradients.
+    """
     weights, gpus = net.fetch(), worker_devices()
     totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
     for i, part in enumerate(micro_batches(batch, config.micro_batches * len(gpus))):
@@ -66,7 +75,7 @@ def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Tota
 
 @dataclass(frozen=True, kw_only=True)
 class ServedWorld(World):
-    """The chief, which runs the loop alone, and its connections to the other replicas."""
+    """The chief, which alone runs the training loop, and the chief's connections to other replicas."""
 
     servers: tf.distribute.ParameterServerStrategy
     heartbeats: Heartbeats
@@ -77,11 +86,11 @@ class ServedWorld(World):
 
 
 class Team:
-    """The workers, and the variables of model and optimizer on the parameter servers.
+    """The workers, and the variables of the model and the optimizer on the parameter servers.
 
-    Before a checkpoint, the chief copies the variables to an ordinary state. So checkpoints don't depend on the
-    strategy, and another strategy can resume from them. The chief's memory must hold the state twice, because the
-    state changes again while a checkpoint is written.
+    Before a checkpoint, the chief copies the variables to an ordinary training state. So checkpoints don't depend on
+    the strategy, and a run with a different strategy can resume from a checkpoint. The chief needs memory for two
+    copies of the state, because the state changes while a checkpoint is written.
     """
 
     communicating, seconds = None, 0.0  # unknown, because no worker waits for another
@@ -106,7 +115,9 @@ class Team:
         self._take, self._score = take, tf.function(lambda *one: score(net, *one))
 
     def take(self, parts: Sequence[Batch]) -> Totals:
-        """Schedule the parts of the next step. Returns the totals of the parts that finished in the meantime.
+        """Schedule the parts of the next step.
+
+        Returns the sums of loss and metrics over the parts that finished meanwhile.
 
         If a report, an evaluation or a checkpoint is due after the step, wait for all parts.
         """
@@ -117,7 +128,10 @@ class Team:
         return self._finished(0 if is_due else AHEAD * self._workers)
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the totals of batches, computed by the workers, or by the chief alone after the last step."""
+        """Return the sums of loss and metrics over batches.
+
+        The workers compute these sums. After the last step, the chief computes the sums without the workers.
+        """
         if self._state.step == self._config.steps:
             self._heartbeats.need_nobody()
             return self._alone.score([one] for part in parts for one in part)
@@ -136,7 +150,7 @@ class Team:
         return totals
 
     def _push(self) -> None:
-        """Copy the state to the servers."""
+        """Copy the training state to the parameter servers."""
         for mine, theirs in self._pairs():
             ends = np.cumsum([piece.shape[0] for piece in theirs])
             for piece, value in zip(theirs, np.split(mine.numpy(), ends[:-1]), strict=True):
@@ -144,7 +158,7 @@ class Team:
         self._served.optimizer.iterations.assign(self._state.optimizer.iterations.numpy() * self._workers)
 
     def _pull(self) -> None:
-        """Copy the servers' variables to the state, after all parts have finished."""
+        """Wait for all parts, then copy the variables of the parameter servers to the training state."""
         self._finished(0)
         with self._heartbeats.patience():
             for mine, theirs in self._pairs():
@@ -152,7 +166,7 @@ class Team:
         self._state.optimizer.iterations.assign(self._state.step)
 
     def _pairs(self) -> Iterator[tuple[Any, list[Any]]]:
-        """Yield each variable of the state with its pieces on the servers."""
+        """Yield each variable of the training state, with the slices of this variable on the parameter servers."""
         weights, (ours, theirs) = self._served.net.weights, (self._state.optimizer, self._served.optimizer)
         yield from zip(self._state.net.trainable_variables, map(pieces, weights), strict=True)
         for name in MOMENTS:
@@ -164,9 +178,9 @@ class Team:
 def fetched(result: Any, coordinator: Any) -> Any:
     """Return the result of a scheduled function.
 
-    A finished result stays on its worker until the chief copies the result. If the worker is lost before that, the
-    coordinator lets another worker compute the result again. `Heartbeats.patience` limits the wait. Raises OpError if
-    the coordinator can't recover.
+    A finished result stays on its worker until the chief copies the result. If the worker is lost before the copy, the
+    coordinator lets another worker compute the result again. `Heartbeats.patience` limits how long this function waits.
+    Raises OpError if the coordinator can't recover.
     """
     while True:
         try:
@@ -182,11 +196,14 @@ def pieces(weight: Any) -> list[Any]:
 
 
 def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable]:
-    """Return the moments of one kind, in the order of the variables that the optimizer was built for."""
+    """Return the moments whose names end with `name`, in the order of the optimizer's variables."""
     return [variable for variable in optimizer.variables if variable.path.endswith(name)]
 
 
 def worker_devices() -> list[str]:
-    """Return the names of a worker's GPUs, or of its CPU, on the worker. All workers have the same devices."""
+    """Return the device names of a worker's GPUs. Without GPUs, return the name of the CPU.
+
+    All workers have the same devices.
+    """
     gpus = [gpu.name for gpu in tf.config.list_logical_devices("GPU") if "/job:worker/replica:0/task:0/" in gpu.name]
     return [f"GPU:{i}" for i in range(len(gpus))] or ["CPU:0"]
