@@ -1,8 +1,8 @@
 """Validation of display names and labels. Google breaks down bills by the labels of jobs and other resources.
 
-Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022. It allows at most 64 labels, with
-keys and values of lower-case letters, digits, - and _, of less than 64 characters and less than 128 bytes. A key begins
-with a letter or a digit. google-cloud-aiplatform 2.7.0 adds that international letters are allowed.
+A resource can have at most 64 labels. Keys and values consist of lowercase letters, digits, - and _, with less than 64
+characters and less than 128 bytes. A key begins with a letter or a digit. International letters are allowed.
+Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022; google-cloud-aiplatform 2.7.0.
 """
 
 import re
@@ -22,7 +22,7 @@ RESERVED = "aiplatform.googleapis.com/"  # the prefix of the service's own keys,
 
 
 def name_findings(name: str) -> Findings:
-    """Yield the reasons for which the service would reject a resource's display name."""
+    """Yield a finding for each reason why the service would reject a resource's display name."""
     if not name:
         yield Finding("displayName", "is missing", "give it a name")
     elif len(name) > LONGEST_NAME:
@@ -30,7 +30,7 @@ def name_findings(name: str) -> Findings:
 
 
 def of_all(labels: Mapping[str, str]) -> Findings:
-    """Yield the reasons for which Google would reject a resource's labels."""
+    """Yield a finding for each reason why Google would reject a resource's labels."""
     yield from too_many(labels)
     for key, value in labels.items():
         if not key.startswith(RESERVED):
@@ -38,7 +38,10 @@ def of_all(labels: Mapping[str, str]) -> Findings:
 
 
 def of_label(key: str, value: str, place: str = "labels", place_of_value: str = "") -> Findings:
-    """Yield the reasons for which Google would reject a label. The default place of the value is the label's place."""
+    """Yield a finding for each reason why Google would reject a label.
+
+    If `place_of_value` is "", findings about the value use `place`.
+    """
     if not (KEY.fullmatch(key) and _is_small(key)):
         yield Finding(place, f'"{key}" isn\'t a valid label key', f"begin with a letter or a digit and {CURE}")
     if not (VALUE.fullmatch(value) and _is_small(value)):
@@ -57,7 +60,10 @@ def too_many(labels: Mapping[str, object]) -> Findings:
 
 
 def typed(words: list[str]) -> dict[str, str]:
-    """Parse labels of the form KEY=VALUE. Raises FaultError if a label has another form or Google would reject it."""
+    """Parse labels of the form KEY=VALUE.
+
+    Raises FaultError if a label has a different form, or Google would reject the label.
+    """
     pairs = [word.partition("=") for word in words]
     findings = [Finding("--label", f"{key} has no =", "write KEY=VALUE") for key, sign, _ in pairs if not sign]
     findings = findings or [finding for key, _, value in pairs for finding in of_label(key, value, "--label")]

@@ -1,4 +1,4 @@
-"""Validation of Cloud Storage URIs, gs://BUCKET/NAME: the names that a bucket and an object can have.
+"""Validation of Cloud Storage URIs of the form gs://BUCKET/NAME.
 
 Source: Cloud Storage documentation, "About Cloud Storage buckets" and "About Cloud Storage objects", 2026, and the
 limits of a bucket that is mounted at /gcs.
@@ -18,7 +18,10 @@ LONGEST_PART = 255  # bytes between two slashes; the limit of file systems
 
 
 def object_path(address: str, buckets: Path) -> Path | None:
-    """Return the local file for gs://BUCKET/NAME, or None if the URI has another form or leaves its bucket."""
+    """Return the local file for gs://BUCKET/NAME.
+
+    Return None if the URI has a different form, or refers to a file outside the bucket.
+    """
     bucket, _, name = address.removeprefix("gs://").partition("/")
     parts = PurePosixPath(name).parts
     if not address.startswith("gs://") or not BUCKET.fullmatch(bucket) or not parts:
@@ -29,7 +32,7 @@ def object_path(address: str, buckets: Path) -> Path | None:
 
 
 def folder_fault(address: str, place: str) -> Finding | None:
-    """Return why the URI at this place isn't a folder in a bucket, or None if it is one."""
+    """Return a finding if the URI at this location in the job isn't a folder in a bucket. Otherwise, return None."""
     bucket, _, name = address.removeprefix("gs://").rstrip("/").partition("/")
     finding = name_fault(name) if name else None
     if not address.startswith("gs://") or not bucket:
@@ -41,7 +44,7 @@ def folder_fault(address: str, place: str) -> Finding | None:
 
 
 def name_fault(name: str) -> Finding | None:
-    """Return why a file can't have this object name, or None if it can."""
+    """Return a finding if an object name isn't valid for a file. Otherwise, return None."""
     parts = name.removesuffix("/").split("/")
     try:
         lengths = [len(part.encode()) for part in parts]

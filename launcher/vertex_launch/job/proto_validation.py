@@ -1,6 +1,7 @@
-"""Validation of a document against its protobuf message, which finds all differences and not only the first one.
+"""Validation of a document against a protobuf message. The validation finds all errors, not only the first error.
 
-The message's descriptor is the schema, so a new google-cloud-aiplatform release adds its new fields automatically.
+The message's descriptor is the schema. Therefore, the fields that a new google-cloud-aiplatform release adds are
+supported automatically.
 """
 
 import json
@@ -41,7 +42,7 @@ SCALARS[FieldDescriptor.CPPTYPE_BOOL] = "boolean"
 
 @dataclass(frozen=True)
 class Form:
-    """The form in which a scalar must be written. Numbers can be quoted, because the API quotes 64-bit numbers."""
+    """The text format of a scalar type. Numbers can be quoted, because the API quotes 64-bit numbers."""
 
     noun: str
     pattern: str
@@ -75,12 +76,15 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def item(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field itself or, if it is a map, the field of the map's values."""
+    """Return the field that describes the values of a map. If the field isn't a map, return the field itself."""
     return field.message_type.fields_by_name["value"] if is_map(field) else field
 
 
 def message_in(field: FieldDescriptor) -> Descriptor | None:
-    """Return the API message in a field or a map's values, or None for scalars and for special forms in JSON."""
+    """Return the type of the API message in a field or in a map's values.
+
+    Return None for scalars, and for messages with a special form in JSON.
+    """
     message = item(field).message_type
     return None if message is None or message.full_name.startswith(WELL_KNOWN) else message
 
@@ -88,7 +92,10 @@ def message_in(field: FieldDescriptor) -> Descriptor | None:
 def messages_below(
     roots: Iterable[Descriptor], inside: Callable[[FieldDescriptor], Descriptor | None] = message_in
 ) -> list[Descriptor]:
-    """Return the roots and all messages in them, each once. `inside` returns the message to follow in a field."""
+    """Return the root messages and all messages that they contain, without duplicates.
+
+    `inside` returns the message that a field contains.
+    """
     messages = [*roots]
     for message in messages:  # the list grows in the loop
         found = filter(None, map(inside, message.fields))
@@ -101,7 +108,10 @@ def short_name(message: Descriptor) -> str:
 
 
 def type_name(field: FieldDescriptor) -> str:
-    """Return a message's full name, or a scalar's type: enum, string, boolean, double, float, int64 or int32."""
+    """Return the full name of a field's message.
+
+    For a scalar, return enum, string, boolean, double, float, int64 or int32.
+    """
     message = field.message_type
     if message is None:
         return SCALARS.get(field.cpp_type, "int32")
@@ -110,7 +120,7 @@ def type_name(field: FieldDescriptor) -> str:
 
 
 def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
-    """Yield every difference in the order of the document. `place` is the place of the value."""
+    """Yield a finding for every error in a value, in the order of the document. `place` is the path of the value."""
     fields = {field.json_name: field for field in message.fields}
     known = {field.name: field for field in message.fields} | fields
     if not isinstance(value, Mapping):
@@ -133,16 +143,17 @@ def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
 
 
 def _unknown(key: str, message: str, fields: Iterable[str]) -> tuple[str, str]:
-    """Return the fault and the cure for a key that isn't a field of the message."""
+    """Return the problem and the advice for a key that isn't a field of the message."""
     if cure := BETA.get(message, {}).get(camel(key)):
         return f"the field {camel(key)} exists only in v1beta1, but jobs are read as v1", cure
     return f"unknown key {_quoted(key)}", did_you_mean(key, fields)
 
 
 def relaxed(value: Any, message: Descriptor) -> Any:
-    """Return a document as protobuf's JSON parser reads it: with all keys in camelCase and without nulls.
+    """Convert a document like protobuf's JSON parser: convert keys to camelCase, and remove nulls.
 
-    A key that occurs in both cases counts as repeated. Source: protobuf documentation, "ProtoJSON format", 2026.
+    If a key occurs in both camelCase and snake_case, the key is treated as repeated.
+    Source: protobuf documentation, "ProtoJSON format", 2026.
     """
     if not isinstance(value, Mapping):
         return value
@@ -157,7 +168,7 @@ def relaxed(value: Any, message: Descriptor) -> Any:
 
 
 def _relaxed_field(value: Any, field: FieldDescriptor) -> Any:
-    """Relax the messages in a field. Maps and messages with a special form in JSON don't change."""
+    """Apply `relaxed` to the messages in a field. Maps and messages with a special form in JSON aren't changed."""
     message = None if is_map(field) else message_in(field)
     if message is None:
         return value
@@ -177,7 +188,7 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
 
 
 def _inside(value: Mapping | list[Any], place: str, check: Callable[[Any, str], Findings]) -> Findings:
-    """Yield the findings of `check` in each value of a list or of a mapping with the user's own keys."""
+    """Apply `check` to each value of a list, or of a mapping whose keys the user chooses, and yield the findings."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]
@@ -224,7 +235,10 @@ def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
 
 
 def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
-    """Yield the findings in a free-form value, which can be any JSON value of the wanted kind ("" for all kinds)."""
+    """Yield the findings about a free-form value.
+
+    The value can be any JSON value of the wanted kind. The kind "" matches every value.
+    """
     if wanted and kind(value) != wanted:
         yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
     elif isinstance(value, Mapping | list):
@@ -257,12 +271,15 @@ def _of_form(value: Any, form: Form, place: str) -> Findings:
 
 
 def _written(value: Any) -> str:
-    """Return a scalar as its author wrote it. A Python boolean is written as in JSON."""
+    """Return a scalar as the user wrote the scalar. A Python boolean is written as in JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message: text in quotes, other scalars as written, lists and mappings by kind."""
+    """Return the representation of a value in a message.
+
+    Text is in quotes, and other scalars are shown as written. For a list or a mapping, return only the kind.
+    """
     if isinstance(value, dict | list):
         return kind(value)
     return _quoted(value) if kind(value) in ("text", "a special value") else _written(value)[:40]

@@ -1,7 +1,7 @@
-"""Strict parser for one YAML or JSON document, which keeps each value as it was written and its line.
+"""Strict parser for a YAML or JSON document. The parser keeps each value as the user wrote it, with its line number.
 
-PyYAML's own constructors lose this information: 10:30 becomes 630, `yes` becomes True, and the last value of a
-repeated key replaces the others.
+PyYAML's own constructors lose this information. For example, 10:30 becomes 630, `yes` becomes True, and the last value
+of a repeated key replaces the earlier values.
 """
 
 import json
@@ -30,7 +30,7 @@ PART = re.compile(r"[^.\[\]]+")  # one part of a place
 
 
 class Scalar(str):
-    """A YAML scalar or a JSON number as it was written, with its kind and its position in the text."""
+    """A YAML scalar or a JSON number as the user wrote it, with its kind and its position in the text."""
 
     kind: str
     span: slice
@@ -42,7 +42,7 @@ class Scalar(str):
 
 
 class Items(list[Any]):
-    """A YAML list, with the line of each item by its index."""
+    """A YAML list with the line number of each item. The line numbers are keyed by the item's index."""
 
     def __init__(self, items: Sequence[Any], lines: Sequence[int]) -> None:
         super().__init__(items)
@@ -50,7 +50,7 @@ class Items(list[Any]):
 
 
 class Mapping(dict[str, Any]):
-    """Keys and values, with the line of each key and all lines of each repeated key."""
+    """A mapping that also contains the line number of each key, and all line numbers of each repeated key."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]], written: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__(pairs)
@@ -62,7 +62,10 @@ class Mapping(dict[str, Any]):
 
 
 def from_yaml(text: str) -> Any:
-    """Return the value of a YAML text. Raises FaultError if the text is empty, too large, or not one valid document."""
+    """Return the value of a YAML text.
+
+    Raises FaultError if the text isn't one valid document, is empty or is too large.
+    """
     with _raising():
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
@@ -71,9 +74,10 @@ def from_yaml(text: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """Return the value of a JSON text without line numbers. Raises FaultError if the text isn't valid.
+    """Return the value of a JSON text without line numbers. Raises FaultError if the text isn't valid or is too large.
 
-    This is several times faster than `from_yaml`. Source: RFC 8259, which allows neither NaN nor Infinity.
+    This function is several times faster than `from_yaml`. NaN and Infinity aren't valid JSON.
+    Source: RFC 8259.
     """
     with _raising():
         if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
@@ -88,7 +92,7 @@ def from_json(text: str) -> Any:
 
 @contextmanager
 def _raising() -> Iterator[None]:
-    """Raise a FaultError instead of the parsers' own errors."""
+    """Convert the errors of the YAML and JSON parsers to FaultError."""
     try:
         yield
         return
@@ -110,7 +114,7 @@ def _raising() -> Iterator[None]:
 
 
 def kind(value: Any) -> str:
-    """Return the kind of the value as a noun with its article."""
+    """Return the kind of a value as a noun with an article, such as "a mapping"."""
     if isinstance(value, Scalar):
         return value.kind
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean"}
@@ -118,7 +122,10 @@ def kind(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the value as json.loads would. YAML's own types, such as a date, become strings."""
+    """Convert a value to the types that json.loads returns.
+
+    Values of YAML's own types, such as dates, become strings.
+    """
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -134,21 +141,22 @@ def plain(value: Any) -> Any:
 
 
 def line(document: Any, place: str) -> int:
-    """Return the line of a place such as `workerPoolSpecs[1].machineSpec`, or of its last existing part, else 0.
+    """Return the line number of a path such as `workerPoolSpecs[1].machineSpec`.
 
-    The line of a value from an alias or `<<` is the line in which the value was written.
+    If the document doesn't contain the whole path, return the line number of the last existing part of the path, or 0.
+    For a value from an alias or `<<`, return the line in which the value was written.
     """
     return [0, *(where for where, _ in _along(document, place))][-1]
 
 
 def at(document: Any, place: str) -> Any:
-    """Return the value at a place, or None if the document doesn't contain the place."""
+    """Return the value at a path. Return None if the document doesn't contain the path."""
     values = [value for _, value in _along(document, place)]
     return values[-1] if len(values) == len(PART.findall(place)) else None
 
 
 def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
-    """Yield the line and the value of each existing part of a place. Keys can be in snake_case."""
+    """Yield the line number and the value of each existing part of a path. Keys can be in snake_case."""
     value = document
     for part in PART.findall(place):
         lines = getattr(value, "lines", {})
@@ -164,12 +172,18 @@ def _no_number(word: str) -> Any:
 
 
 def _values(text: str) -> int:
-    """Return an upper bound on the number of values in a JSON text, which is tight if the text has no strings."""
+    """Return an upper bound on the number of values in a JSON text.
+
+    The bound is tight if the text doesn't contain strings.
+    """
     return sum(text.count(mark) for mark in ",[{")
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that makes Mappings, Items and Scalars, and that stops as soon as a document is too large."""
+    """A YAML loader that creates `Mapping`, `Items` and `Scalar` objects.
+
+    The loader stops as soon as a document is too large.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -220,9 +234,11 @@ _Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+0123456789"))
 
 
 def _merged(node: MappingNode) -> dict[str, tuple[Node, Node]]:
-    """Return the keys and values by name. A mapping's own keys override merged keys; the first merged mapping wins.
+    """Return a mapping's keys and values, including merged keys, keyed by name.
 
-    Source: yaml.org/type/merge.html. PyYAML 6.0.4 lets the last mapping of `<<: [a, b]` win (yaml/pyyaml#953).
+    A mapping's own keys override merged keys. If several merged mappings contain a key, the first mapping is used.
+    However, PyYAML 6.0.4 uses the last mapping of `<<: [a, b]` (yaml/pyyaml#953).
+    Source: yaml.org/type/merge.html.
     """
     own: dict[str, tuple[Node, Node]] = {}
     merged: dict[str, tuple[Node, Node]] = {}

@@ -1,7 +1,7 @@
-"""Validation of the study of a hyperparameter tuning job, and the values of its parameters.
+"""Validation of the study of a hyperparameter tuning job, and the values of the study's parameters.
 
-The docstrings of the functions `..._findings` are also the rules that `vertex-launch check` shows.
-Source, unless another one is given: google-cloud-aiplatform 2.7.0, the documentation of StudySpec and its parts.
+`vertex-launch check` shows the docstrings of the functions `..._findings` as rules.
+Source, unless a docstring gives a different source: google-cloud-aiplatform 2.7.0, the documentation of StudySpec.
 """
 
 from collections import Counter, defaultdict
@@ -45,7 +45,7 @@ STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec", "conv
 
 @dataclass(frozen=True)
 class _Node:
-    """A parameter, its place, and the values of its parents for which the parameter exists."""
+    """A parameter, its path, and the values of its parents that activate the parameter."""
 
     place: str
     spec: ParameterSpec
@@ -61,12 +61,12 @@ class _Node:
 
 
 def kind_of(parameter: ParameterSpec) -> str:
-    """Return the field with a parameter's values, such as `double_value_spec`, or "" """
+    """Return the field with a parameter's values, such as `double_value_spec`. Return "" if there are none."""
     return ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec") or ""
 
 
 def values_of(parameter: ParameterSpec) -> Sequence[Any]:
-    """Return all values of an integer, discrete or categorical parameter, in order."""
+    """Return all values of an integer, discrete or categorical parameter, in the order of the study."""
     if "integer_value_spec" in parameter:
         smallest, largest = _bounds(parameter)
         return range(smallest, largest + 1)
@@ -81,7 +81,7 @@ def described(parameter: ParameterSpec) -> str:
 
 
 def shown(value: float | int | str) -> str:
-    """Return a value as it is written in a flag: 64 for 64.0, because a trainer may expect an integer."""
+    """Return the text of a value in a flag. For 64.0, return 64, because a trainer may expect an integer."""
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -91,7 +91,10 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
-    """Yield the reasons for which the local Vertex rejects the study. The rules for jobs check the trials' job."""
+    """Yield a finding for each reason why the local Vertex rejects the study.
+
+    The rules for jobs check the trials' job.
+    """
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
 
@@ -124,7 +127,7 @@ def metric_findings(job: HyperparameterTuningJob) -> Findings:
 
 
 def parameter_findings(job: HyperparameterTuningJob) -> Findings:
-    """A study must have a parameter, and each parameter must have a unique name and values that trials can try."""
+    """A study must have a parameter, and each parameter must have a unique name and values that trials can use."""
     nodes = [*_nodes(job.study_spec)]
     if not nodes:
         yield Finding("studySpec.parameters", "the study has no parameter to tune", "add a parameter")
@@ -135,12 +138,12 @@ def parameter_findings(job: HyperparameterTuningJob) -> Findings:
 
 
 def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
-    """Return the place and the name of every parameter, including conditional parameters."""
+    """Return the path and the name of every parameter, including conditional parameters."""
     return ((node.place, node.spec.parameter_id) for node in _nodes(study))
 
 
 def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the place of each parameter's values, its name, and values that trials may try: two values for a range."""
+    """Yield each parameter's values path, its name, and values that trials may use. A range has two such values."""
     for node in _nodes(study):
         values: Iterable[float | int | str] = ()
         if node.kind in LARGEST:
@@ -268,7 +271,7 @@ def _of_conditions(node: _Node, study: StudySpec) -> Findings:
 
 
 def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, str] | None:
-    """Return the fault and the cure if a child is its own parent, or is under a parameter without its values."""
+    """Return the problem and the advice if a conditional parameter is under itself or under the wrong parameter."""
     name = child.parameter_spec.parameter_id
     owners = [one.parameter_id for one in study.parameters if _has_values(one, child)]
     parent = owners[0] if owners else "the parameter that it depends on"
@@ -281,13 +284,13 @@ def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, 
 
 
 def _has_values(parameter: ParameterSpec, child: Conditional) -> bool:
-    """Return whether a parameter has all values for which a child exists."""
+    """Return whether a parameter has all values that activate the child."""
     field, values = CONDITIONS.get(kind_of(parameter), ""), _condition(child)
     return bool(field and field in child and values) and all(_is_one_of(one, values_of(parameter)) for one in values)
 
 
 def _of_ids(nodes: Sequence[_Node]) -> Findings:
-    """Yield a finding for each parameter whose name is the name of another parameter in the same trial."""
+    """Yield a finding for each parameter that has the same name as a different parameter in the same trial."""
     by_name: dict[str, list[_Node]] = defaultdict(list)
     for node in nodes:
         name = node.spec.parameter_id

@@ -1,9 +1,9 @@
-"""Reject requests from web pages, because the server runs any command that it receives.
+"""Check that rejects requests from web pages, because the server runs any command that a request contains.
 
-Any page that is open in a browser can send requests to the server. A page can't forge the Host header, can't send data
-without an Origin header, and can't send JSON to another site without a preflight request. A request with a Google host
-comes from a replica's proxy, because a browser would connect to Google itself. Source: Fetch standard, 2026, "CORS
-protocol" and "forbidden request-header".
+Any page that is open in a browser can send requests to the server. However, a page can't forge the Host header, can't
+send data without an Origin header, and can't send JSON to a different site without a preflight request. A request with
+a Google host comes from a replica's proxy, because a browser would connect to Google itself.
+Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
 """
 
 import re
@@ -19,7 +19,7 @@ PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the paths of the web p
 
 
 def fault_of(scope: Scope) -> str:
-    """Return the reason to reject a request, or "" if the request is allowed."""
+    """Return the reason to reject a request. Return "" if the request is allowed."""
     headers, path = Headers(scope=scope), scope["path"]
     host = headers.get("host", "").lower()
     if not (OURS.fullmatch(host) or is_google(host)):
@@ -41,5 +41,5 @@ def fault_of(scope: Scope) -> str:
 
 
 def in_parts(scope: Scope) -> bool:
-    """Return whether a request belongs to an XML API multipart upload, which clients can send to any host."""
+    """Return whether a request belongs to a multipart upload with the XML API. Clients can send these to any host."""
     return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

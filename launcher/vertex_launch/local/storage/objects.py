@@ -1,4 +1,4 @@
-"""Cloud Storage objects as values, with their names, checksums and preconditions."""
+"""Cloud Storage objects as values, with their names, generations, checksums and preconditions."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ class Object:
 
 
 def checksums(file: IO[bytes], size: int) -> Checksums:
-    """Return the checksums of the next `size` bytes. The file can grow at the same time."""
+    """Return the checksums of the next `size` bytes of a file. A process can append to the file at the same time."""
     crc32c, md5 = google_crc32c.Checksum(), hashlib.md5(usedforsecurity=False)
     while size > 0 and (block := file.read(min(BLOCK, size))):
         crc32c.update(block)
@@ -61,7 +61,10 @@ def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "
 
 
 def object_of(bucket: str, name: str, stats: os.stat_result) -> Object:
-    """Return a file's object. Its generation is the last change in ms, then six digits that differ within a ms."""
+    """Return the object for a file.
+
+    Its generation consists of the time of the last change in ms, and six digits that distinguish changes within one ms.
+    """
     size = 0 if stat.S_ISDIR(stats.st_mode) else stats.st_size
     generation = stats.st_ctime_ns // 10**6 * 10**6 + (stats.st_ino * 31 + stats.st_size) % 10**6
     return Object(bucket, name, size, generation, stats.st_mtime)
