@@ -264,7 +264,7 @@ CASES = [
         },
         {},
         'parentDiscreteValues.values[0]: must be a number, not "adam"',
-        "use parentCategoricalValues for text, under the parameter that has these values",
+        "for text, use parentCategoricalValues under the parameter that has these values",
     ),
     tuning(
         "form",
@@ -485,7 +485,7 @@ CASES = [
         "output-folder",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run\n"},
         {},
-        ('"gs://demo-data/run\\n"', "contains a NUL or a line break"),
+        ('"gs://demo-data/run\\n"', "contains a NUL character or a line break"),
     ),
     Case(
         "gcs-mount",

@@ -1,9 +1,9 @@
 """Suggestions for names of hardware, strategies and regions that Vertex AI doesn't use.
 
 Users write names from NVIDIA, Compute Engine, Kubernetes and other clouds, such as L4, nvidia-h100-80gb, v5litepod or
-a2-ultra. Such names differ only in a model or a number, so the name with the nearest spelling often belongs to a
-different machine. Therefore a suggestion has the same model as the user's name. If Vertex AI doesn't offer this model,
-no other model is suggested.
+a2-ultra. Because hardware names differ only in a model or a number, the name with the nearest spelling often belongs to
+a different machine. Therefore, a suggested name always contains the model that the user wrote. If Vertex AI doesn't
+offer the model, this module doesn't suggest a different model.
 """
 
 import re
@@ -34,7 +34,10 @@ class _Accelerator(NamedTuple):
 
 
 class _MachineType(NamedTuple):
-    """The parts of a machine type's name, such as g2, standard and 8. A missing part is "" or 0."""
+    """The parts of a machine type's name, such as g2, standard and 8.
+
+    A part is "" or 0 if the name doesn't contain it.
+    """
 
     family: str
     kind: str
@@ -52,7 +55,10 @@ def accelerator_cure(word: str, names: Collection[str]) -> str:
 
 
 def accelerator(word: str, names: Iterable[str]) -> str:
-    """Return the accelerator with the word's model and the most similar other words. Return "" if there is none."""
+    """Return the accelerator with the word's model and the most similar other words.
+
+    Return "" if no accelerator has this model.
+    """
     meant, is_gpu = _accelerator(word), re.search("nvidia|tesla|[gr]tx", word.casefold())
     same = [name for name in names if _is(meant.model, name) and not (is_gpu and name.startswith("TPU"))]
     return min(same, key=lambda name: (len(_accelerator(name).rest ^ meant.rest), len(name)), default="")
@@ -122,7 +128,7 @@ def _accelerator(name: str) -> _Accelerator:
 
 
 def _is(model: str, name: str) -> bool:
-    """Return whether an accelerator's name contains this model.
+    """Return whether the name of an accelerator contains this model.
 
     The models v5, v6 and v7 match all of their variants.
     """
@@ -145,7 +151,10 @@ def _machine_type(name: str, families: Iterable[str]) -> _MachineType:
 
 
 def _sized(family: Mapping[str, _MachineType], meant: _MachineType) -> list[str]:
-    """Return a family's machine types of the given kind and size. If there are none, return similar machine types."""
+    """Return a family's machine types of the given kind and size.
+
+    If the family doesn't offer this size, return machine types of similar sizes.
+    """
     kinds = {one.kind for one in family.values()}
     alike = {kind for kind in kinds if meant.kind and (kind.startswith(meant.kind) or meant.kind.startswith(kind))}
     alike = alike or {nearest(meant.kind, kinds, CLOSE)} - {""} or kinds
@@ -165,7 +174,10 @@ def _by_alias(word: str, names: Collection[str], meanings: Mapping[str, str]) ->
 
 
 def _region(word: str) -> tuple[str, str, str]:
-    """Return the continent, the direction and the number in a region's name. A missing part is ""."""
+    """Return the continent, the direction and the number in a region's name.
+
+    A part is "" if the name doesn't contain it.
+    """
     lands = {*CONTINENTS, *CONTINENTS.values(), "us", "me"}
     land = "|".join(sorted(lands, key=len, reverse=True))
     text = letters(word).replace(" ", "")

@@ -94,7 +94,10 @@ class N1Network:
     documented: Mapping[str, tuple[int, ...]]  # GPU type -> the counts whose cap is documented
 
     def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
-        """Return the cap of an N1 machine with GPUs in Gbit/s. Return None for other machines and for unknown caps."""
+        """Return the cap of an N1 machine with GPUs in Gbit/s.
+
+        Return None for other machine types and if the cap is unknown.
+        """
         return self.cap_gbps.get(accelerator, {}).get(count) if machine and machine.family == "n1" else None
 
 
@@ -119,7 +122,7 @@ class Catalog:
     quotas: Mapping[str, Any]  # the parts of a quota metric's name
 
     def machine(self, name: str) -> Machine | None:
-        """Return the machine type with this name. Return None if the catalog doesn't contain the machine type."""
+        """Return the machine type with the given name. Return None if the catalog doesn't contain the machine type."""
         return self.machines.get(name)
 
     def network_gbps(self, machine_type: str, accelerator: str = "", count: int = 0) -> float | None:
@@ -163,7 +166,7 @@ class Catalog:
         return self.reduction_server_images.get(continent, "")
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
-        """Return the full name of the quota metric with this last word, such as n2_cpus."""
+        """Return the full name of the quota metric that ends with `quota`, such as n2_cpus."""
         infix = self.quotas["preemptible"] if preemptible else ""
         return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
 
@@ -207,10 +210,7 @@ def standard() -> Catalog:
 
 
 def _typed(kind: Any, value: Any) -> Any:
-    """Convert a YAML value to this type.
-
-    If the type is a dataclass, ignore keys that aren't fields of the dataclass.
-    """
+    """Convert a YAML value to a type. For a dataclass, ignore keys that aren't fields of the dataclass."""
     inner = get_args(kind) or (Any, Any)
     if isinstance(value, dict) and isinstance(kind, type) and is_dataclass(kind):
         return kind(**{one.name: _typed(one.type, value[one.name]) for one in fields(kind) if one.name in value})
@@ -244,7 +244,7 @@ def _priced(entries: Mapping[str, Entry], prices: Mapping[str, Price]) -> dict[s
 def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
     """Return the price that Vertex AI bills for a GPU or a machine without GPUs.
 
-    Return None if there is no list price.
+    Return None if the resource doesn't have a list price.
     """
     usd = row.get("usd")
     if "usd_per_vcpu" in row:

@@ -17,7 +17,7 @@ LONGEST = 63  # characters
 LONGEST_BYTES = 127  # in UTF-8
 KEY = re.compile(rf"(?=[^\W_])[\w-]{{1,{LONGEST}}}")
 VALUE = re.compile(rf"[\w-]{{0,{LONGEST}}}")
-CURE = f"use lower-case letters, digits, - and _, at most {LONGEST} characters and {LONGEST_BYTES} bytes"
+CURE = f"use only lowercase letters, digits, - and _, with at most {LONGEST} characters and {LONGEST_BYTES} bytes"
 RESERVED = "aiplatform.googleapis.com/"  # the prefix of the service's own keys, which clients send back
 
 
@@ -55,7 +55,7 @@ def _is_small(text: str) -> bool:
 def too_many(labels: Mapping[str, object]) -> Findings:
     """Yield a finding if there are more labels than a resource can have."""
     if len(labels) > MOST:
-        cure = f"keep at most {MOST}, including up to four labels that submit sets"
+        cure = f"keep at most {MOST} labels, including up to four labels that the submit command sets"
         yield Finding("labels", f"a job can't have {len(labels)} labels", cure)
 
 

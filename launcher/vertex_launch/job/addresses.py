@@ -32,13 +32,13 @@ def object_path(address: str, buckets: Path) -> Path | None:
 
 
 def folder_fault(address: str, place: str) -> Finding | None:
-    """Return a finding if the URI at this location in the job isn't a folder in a bucket. Otherwise, return None."""
+    """Return a finding if a URI in a job isn't a folder in a bucket. Otherwise, return None."""
     bucket, _, name = address.removeprefix("gs://").rstrip("/").partition("/")
     finding = name_fault(name) if name else None
     if not address.startswith("gs://") or not bucket:
         finding = Finding("", "isn't a folder in a bucket", "write gs://BUCKET/FOLDER")
     elif not BUCKET.fullmatch(bucket):
-        cure = "use a-z, 0-9, -, _ and ., with a letter or a digit at both ends"
+        cure = "use only a-z, 0-9, -, _ and ., and begin and end with a letter or a digit"
         finding = Finding("", "doesn't begin with a valid bucket name", cure)
     return finding and replace(finding, place=place, fault=f"{json.dumps(address)} {finding.fault}")
 
@@ -51,11 +51,11 @@ def name_fault(name: str) -> Finding | None:
     except UnicodeEncodeError:
         return Finding("", "isn't valid Unicode", "use characters that UTF-8 can encode")
     if re.search(r"[\0\r\n]", name):
-        return Finding("", "contains a NUL or a line break", "remove it")
+        return Finding("", "contains a NUL character or a line break", "remove it")
     if {"", ".", ".."} & {*parts}:
-        fault = 'contains a part that isn\'t a file name: an empty part, "." or ".."'
+        fault = 'contains a part that isn\'t a filename (an empty part, "." or "..")'
         return Finding("", fault, "write a name between all slashes")
     if max(lengths) > LONGEST_PART or sum(lengths) + len(lengths) > LONGEST_NAME:
         cure = f"use at most {LONGEST_PART} bytes between slashes and {LONGEST_NAME} bytes in total"
-        return Finding("", "is too long for a file name", cure)
+        return Finding("", "is too long for a filename", cure)
     return None

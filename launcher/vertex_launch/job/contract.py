@@ -61,8 +61,8 @@ class Replica:
 
 def require_commands(job: Job, commands: Commands) -> None:
     """Raise FaultError if the command of a worker pool is unknown. Reducers don't require a command."""
-    fault = "no command is set, and the image's own command is unknown on this machine"
-    cure = 'add a command, or set the image\'s under [commands] in vertex.toml: "{}" = ["PROGRAM", "ARGUMENT"]'
+    fault = "the job doesn't set a command, and the image's own command isn't known on this machine"
+    cure = 'add a command, or set the image\'s command under [commands] in vertex.toml: "{}" = ["PROGRAM", "ARGUMENT"]'
     unknown = [pool for pool in job.pools if not (command(pool, commands) or pool.reduces)]
     images = ((pool.at("containerSpec"), pool.spec.container_spec.image_uri) for pool in unknown)
     if findings := [Finding(place, fault, cure.format(image)) for place, image in images]:
@@ -80,10 +80,11 @@ def replicas(
     project: str = LOCAL["project"],
     region: str = LOCAL["region"],
 ) -> tuple[Replica, ...]:
-    """Return all replicas of a job, chief first. Replace each reference $(NAME) in the job with the variable's value.
+    """Return all replicas of a job, chief first.
 
-    `trial` is the ID of the job's tuning trial. The documentation doesn't state whether TF_CONFIG lists reducers as
-    "ps", so a trainer must work with and without reducers in TF_CONFIG.
+    In the job, replace each reference $(NAME) with the value of the variable NAME. `trial` is the ID of the job's
+    tuning trial. The documentation doesn't state whether TF_CONFIG lists reducers as "ps", so a trainer must work with
+    and without reducers in TF_CONFIG.
     """
     members = {
         pool.index: [address(pool.index, index) for index in range(pool.replica_count)]
@@ -105,9 +106,9 @@ def replicas(
 
 
 def project_number(project: str) -> str:
-    """Return the local project number for a project ID, which is the same in every run.
+    """Return the local project number for a project ID.
 
-    Return a project number unchanged.
+    A project ID has the same number in every run. If `project` is already a number, return this number.
     """
     digest = int(hashlib.sha256(project.encode()).hexdigest(), 16)
     return project if project.isdigit() else str(10 ** (DIGITS - 1) + digest % (9 * 10 ** (DIGITS - 1)))
@@ -146,8 +147,8 @@ def argument_pools(job: Job) -> list[Pool]:
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
     """Return a replica's whole command. Return () if only the image defines the command.
 
-    The job's command replaces the image's entry point. References to `variables` in the job's command and arguments are
-    expanded, but references in an entry point aren't.
+    The job's command replaces the image's entry point. References in the job's command and arguments are expanded, but
+    references in the image's entry point aren't expanded.
     """
     if pool.task == "pythonPackageSpec":
         # -P: a folder in the working directory must not hide the package.
@@ -173,7 +174,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def expanded(env: Iterable[EnvVar], service_env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that a job sets.
+    """Return the environment variables that a job sets.
 
     A variable's value can refer to earlier variables and to variables in `service_env`.
     """
@@ -190,7 +191,10 @@ def _program(pool: Pool) -> tuple[str, ...]:
 
 
 def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
-    """Return the variables that have the same value in all replicas of a job. Each tuning trial has its own folders."""
+    """Return the environment variables that have the same value in all replicas of a job.
+
+    Each tuning trial has its own folders.
+    """
     env = {"CLOUD_ML_JOB_ID": job_id}
     if trial:
         env["CLOUD_ML_TRIAL_ID"] = trial
@@ -212,7 +216,10 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 def _cluster_variables(
     replica: Replica, members: Members, hidden: Sequence[int], trial: str, job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the variables that describe the cluster to a replica. TF_CONFIG doesn't list the `hidden` pools."""
+    """Return the environment variables that describe the cluster to a replica.
+
+    TF_CONFIG doesn't list the `hidden` pools.
+    """
     task = {"index": replica.index} | ({"trial": trial} if trial else {})
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
@@ -233,7 +240,10 @@ def _cluster_variables(
 
 
 def _node_level(replica: Replica, members: Members) -> dict[str, str]:
-    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank and world size count machines, not processes."""
+    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+
+    The rank and the world size count machines, not processes.
+    """
     training = [(pool, index) for pool in TRAINING_POOLS for index in range(len(members.get(pool, ())))]
     host, _, port = members[CHIEF][0].rpartition(":")
     return {

@@ -53,7 +53,8 @@ def fault(resource: Resource) -> str:
 def custom_jobs(resource: Resource) -> list[str]:
     """Return the names of the jobs that run for a job.
 
-    These are a custom job itself, a training pipeline's custom or tuning job, and the custom jobs of all trials.
+    A custom job runs itself, a training pipeline runs a custom or tuning job, and a tuning job runs a custom job for
+    each trial.
     """
     own = resource["name"] if collection_of(resource["name"]) == "customJobs" else ""
     made = [trial.get("customJob", "") for trial in resource.get("trials", ())]
@@ -63,7 +64,7 @@ def custom_jobs(resource: Resource) -> list[str]:
 def backing(pipeline: Resource) -> str:
     """Return the name of the custom or tuning job that a training pipeline runs.
 
-    Return "" if the job doesn't exist yet.
+    Return "" if the training pipeline hasn't started a job yet.
     """
     metadata = pipeline.get("trainingTaskMetadata") or {}
     return str(metadata.get("backingCustomJob") or metadata.get("backingHyperparameterTuningJob", ""))
@@ -84,7 +85,7 @@ def camel(field: str) -> str:
 def tidy(inputs: Any) -> Any:
     """Convert a pipeline's inputs to a common form, because clients differ.
 
-    Keys become camelCase, nulls are removed, and whole floats become integers.
+    Convert keys to camelCase, remove nulls, and convert floats with an integer value to integers.
     """
     if isinstance(inputs, dict):
         return {camel(key): tidy(inner) for key, inner in inputs.items() if inner is not None}
@@ -128,7 +129,7 @@ def stopped_early(study: Resource) -> str:
 def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, Any]]:
     """Return the trials of a tuning job.
 
-    Return [] for other jobs. `runs` are custom jobs, including the custom jobs of the trials.
+    Return an empty list for other types of jobs. `runs` are custom jobs, including the custom jobs of the trials.
     """
     measured = {trial["id"]: final_metrics(trial) for trial in search.get("trials", ())}
     best = _best(measured, search.get("studySpec", {}).get("metrics", ()))
@@ -150,7 +151,7 @@ def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, An
 
 
 def final_metrics(trial: Resource) -> dict[str, float]:
-    """Return the metrics in a trial's final measurement. Return {} if the trial hasn't succeeded."""
+    """Return the metrics in a trial's final measurement. Return an empty dict if the trial hasn't succeeded."""
     metrics = trial.get("finalMeasurement", {}).get("metrics", ())
     return {metric["metricId"]: metric.get("value", 0.0) for metric in metrics}
 
@@ -166,8 +167,9 @@ def same_result(search: Resource) -> str:
         return ""
     metric, value = next(iter(ended[0]["metrics"].items()))
     return (
-        f"all {len(ended)} trials measured exactly the same {metric}, {value}. Their flags may not reach the program. "
-        'If bash -c runs a script, write "$@" in the script and a word for $0 after it. Otherwise, check sys.argv'
+        f"all {len(ended)} trials measured exactly the same {metric}, {value}. "
+        'The flags of the trials may not reach the program. If bash -c runs a script, write "$@" in the script, and a '
+        "word for $0 after the script. Otherwise, check sys.argv"
     )
 
 

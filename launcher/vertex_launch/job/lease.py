@@ -29,7 +29,7 @@ NONE = (OSError, ValueError, LookupError, TypeError)  # raised if a file isn't a
 def require_free(output: Path | None, file: Path | str, below: str = "", seconds: float = EXPIRE_SECONDS) -> None:
     """Raise FaultError if a job writes to the output folder.
 
-    The docstring of `in_use` describes `below` and `seconds`.
+    For a description of `below` and `seconds`, see `in_use`.
     """
     if output and (findings := [*in_use(output, below, seconds)]):
         raise FaultError(*findings, file=file)
@@ -67,7 +67,7 @@ def sentence(folder: str, claim: bytes, seconds: float) -> str:
 def _is_locked(file: Path, host: str, lock: str) -> bool | None:
     """Return whether the process that wrote a lease file is alive.
 
-    Return None if this is unknown. The trainer uses the same rules.
+    Return None if the state of the process is unknown. The trainer uses the same rules for leases.
     """
     with open_regular(file) as stream:
         own = machine(stream)
@@ -91,7 +91,7 @@ def _is_renewed(file: Path, seconds: float) -> bool:
 
 
 def machine(stream: IO[bytes]) -> str:
-    """Return the identifier of the machine and the mounted file system on which a lock on this file is valid."""
+    """Return an identifier of the machine and the mounted file system on which a lock on the file is valid."""
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 

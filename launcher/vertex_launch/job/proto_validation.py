@@ -1,7 +1,7 @@
-"""Validation of a document against a protobuf message. The validation finds all errors, not only the first error.
+"""Validation of a document against a protobuf message.
 
-The message's descriptor is the schema. Therefore, the fields that a new google-cloud-aiplatform release adds are
-supported automatically.
+This module finds all errors in a document, not only the first error. The protobuf message's descriptor is the schema.
+Therefore, this module automatically supports fields that a new google-cloud-aiplatform release adds.
 """
 
 import json
@@ -31,7 +31,7 @@ CURES = {"AcceleratorType": aliases.accelerator_cure, "Strategy": aliases.strate
 FOR_TEXT = {"DiscreteValueSpec": "use a categoricalValueSpec for text"}
 FOR_TEXT |= dict.fromkeys(
     ("DiscreteValueCondition", "IntValueCondition"),
-    "use parentCategoricalValues for text, under the parameter that has these values",
+    "for text, use parentCategoricalValues under the parameter that has these values",
 )
 BETA = aliases.FACTS["beta"]  # fields that only v1beta1 has, by message, each with a cure
 LINES_SHOWN = 3  # of a repeated key
@@ -83,7 +83,7 @@ def item(field: FieldDescriptor) -> FieldDescriptor:
 def message_in(field: FieldDescriptor) -> Descriptor | None:
     """Return the type of the API message in a field or in a map's values.
 
-    Return None for scalars, and for messages with a special form in JSON.
+    Return None for scalars and for messages that have a special form in JSON.
     """
     message = item(field).message_type
     return None if message is None or message.full_name.startswith(WELL_KNOWN) else message
@@ -120,7 +120,10 @@ def type_name(field: FieldDescriptor) -> str:
 
 
 def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
-    """Yield a finding for every error in a value, in the order of the document. `place` is the path of the value."""
+    """Yield a finding for every error in a value, in the order of the document.
+
+    `place` is the path of the value in the document.
+    """
     fields = {field.json_name: field for field in message.fields}
     known = {field.name: field for field in message.fields} | fields
     if not isinstance(value, Mapping):
@@ -150,9 +153,9 @@ def _unknown(key: str, message: str, fields: Iterable[str]) -> tuple[str, str]:
 
 
 def relaxed(value: Any, message: Descriptor) -> Any:
-    """Convert a document like protobuf's JSON parser: convert keys to camelCase, and remove nulls.
+    """Convert the keys of a document to camelCase and remove nulls, as protobuf's JSON parser does.
 
-    If a key occurs in both camelCase and snake_case, the key is treated as repeated.
+    A key that occurs in both camelCase and snake_case is treated as repeated.
     Source: protobuf documentation, "ProtoJSON format", 2026.
     """
     if not isinstance(value, Mapping):
@@ -188,7 +191,7 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
 
 
 def _inside(value: Mapping | list[Any], place: str, check: Callable[[Any, str], Findings]) -> Findings:
-    """Apply `check` to each value of a list, or of a mapping whose keys the user chooses, and yield the findings."""
+    """Yield the findings of `check` for each value of a list, or of a mapping with keys that the user chooses."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]
@@ -209,7 +212,11 @@ def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
     else:
         keys = [*field.message_type.fields_by_camelcase_name] if field.message_type else []
         lone = isinstance(value, Mapping) and any(key in keys for key in value)
-        cure = "begin it with a dash: only gcloud accepts a lone item" if lone else "begin each item with a dash"
+        cure = (
+            "begin the item with a dash, because only gcloud accepts an item without a dash"
+            if lone
+            else "begin each item with a dash"
+        )
         yield Finding(place, f"must be a list, not {kind(value)}", cure)
 
 
@@ -237,7 +244,7 @@ def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
 def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
     """Yield the findings about a free-form value.
 
-    The value can be any JSON value of the wanted kind. The kind "" matches every value.
+    The value can be any JSON value of the wanted kind. If the wanted kind is "", every value is valid.
     """
     if wanted and kind(value) != wanted:
         yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
@@ -271,14 +278,15 @@ def _of_form(value: Any, form: Form, place: str) -> Findings:
 
 
 def _written(value: Any) -> str:
-    """Return a scalar as the user wrote the scalar. A Python boolean is written as in JSON."""
+    """Return the text of a scalar as in the user's document. Write a Python boolean as in JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: Any) -> str:
-    """Return the representation of a value in a message.
+    """Return the text that represents a value in a message.
 
-    Text is in quotes, and other scalars are shown as written. For a list or a mapping, return only the kind.
+    Put text in quotes, and write other scalars as in the user's document. For a list or a mapping, return only the kind
+    of value.
     """
     if isinstance(value, dict | list):
         return kind(value)

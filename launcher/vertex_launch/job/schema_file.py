@@ -25,14 +25,14 @@ SOURCES = ("json_schema.py", "proto_validation.py", "spec.py")  # the files that
 def mark() -> str:
     """Return the text that marks schema files from this launcher.
 
-    To save 0.3 s, this function doesn't generate the schema.
+    To save 0.3 s, this function computes the mark without generating the schema.
     """
     code = zlib.crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES))
     return f"{MARK.decode()} {__version__} ({code:08x}), google-cloud-aiplatform {gapic_version.__version__}"
 
 
 def write_for(jobs: Iterable[Path]) -> None:
-    """Write the schema files that these job files refer to. Skip schema files that are up to date."""
+    """Write the schema files that job files refer to. Skip schema files that are up to date."""
     for file in dict.fromkeys(file for job in jobs for file in _named(job)):
         with contextlib.suppress(OSError):  # editors also work without a schema
             if _is_missing_or_old(file):
@@ -53,7 +53,7 @@ def _named(job: Path) -> list[Path]:
 def _is_missing_or_old(file: Path) -> bool:
     """Return whether the launcher should write the file.
 
-    The launcher never replaces a schema file without a launcher's mark.
+    The launcher never replaces a file that doesn't contain a launcher's mark.
     """
     try:
         with open_regular(file) as found:

@@ -1,4 +1,6 @@
-"""Strict parser for job files in YAML or JSON. The parser returns a message of the API, or reports all errors together.
+"""Strict parser for job files in YAML or JSON.
+
+For a valid job file, the parser returns an API message. Otherwise, the parser reports all errors together.
 
 A job file is a file that gcloud accepts as --config, with keys in camelCase. A job file contains a CustomJobSpec
 (`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends
@@ -52,12 +54,12 @@ class Pool:
 
     @property
     def trains(self) -> bool:
-        """True for worker pools 0 and 1. Only the replicas in these pools have ranks."""
+        """True for worker pools 0 and 1. Only replicas in worker pools 0 and 1 have ranks."""
         return self.index in (CHIEF, WORKERS)
 
     @property
     def reduces(self) -> bool:
-        """True if the pool runs Google's reduction server image, or a mirror of this image with the same name."""
+        """True if the pool runs Google's reduction server image, or a mirror of the image with the same name."""
         return REDUCER_IMAGE in self.spec.container_spec.image_uri
 
     @property
@@ -80,7 +82,7 @@ class Pool:
     def accelerator(self) -> str:
         """The API's name of the accelerator, such as NVIDIA_L4.
 
-        The value is "" if the pool doesn't have accelerators.
+        This property is "" if the pool doesn't have accelerators.
         """
         kind = AcceleratorType(self.spec.machine_spec.accelerator_type)
         return kind.name if kind else ""
@@ -93,7 +95,7 @@ class Pool:
     def task(self) -> str:
         """The key of the pool's program, containerSpec or pythonPackageSpec.
 
-        The value is "" if the pool doesn't set a program.
+        This property is "" if the pool doesn't specify a program.
         """
         return camel(WorkerPoolSpec.pb(self.spec).WhichOneof("task") or "")
 
@@ -136,7 +138,7 @@ class Job:
 
     @property
     def reducers(self) -> tuple[Pool, ...]:
-        """The pool of reducers. This is pool 2 if pool 2 runs reduction servers."""
+        """Worker pool 2 if the pool runs reduction servers. Otherwise, this property is empty."""
         return tuple(pool for pool in self.pools if pool.index == REDUCERS and pool.reduces)
 
     @property
@@ -182,14 +184,14 @@ def load(path: Path) -> Job | TuningJob:
 def parse(text: str, file: str) -> CustomJobSpec:
     """Return the CustomJobSpec in YAML or JSON text.
 
-    Raises FaultError if the text isn't valid. Each line of the error begins with `file`.
+    Raises FaultError if the text isn't valid. Each line of the error message begins with `file`.
     """
     with of_file(file):
         return _custom_job_spec(strict_yaml.from_yaml(text))
 
 
 def read(document: Any, kind: type[M]) -> M:
-    """Convert a document to an API message of this type.
+    """Convert a document to an API message of the given type.
 
     Raises FaultError with all errors if the document isn't valid.
     """
@@ -210,8 +212,8 @@ def _drop_empty(message: Any) -> None:
     """Clear each submessage that doesn't contain a value.
 
     For example, an encryptionSpec of {} is equivalent to a missing encryptionSpec. Don't clear the items of a list.
-    Don't clear submessages in a oneof or a RaySpec, because their presence has a meaning. For example, an empty RaySpec
-    requests a Ray cluster.
+    Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage has a meaning. For
+    example, an empty RaySpec requests a Ray cluster.
     """
     for part, value in message.ListFields():
         kind = proto_validation.message_in(part)
@@ -225,7 +227,10 @@ def _drop_empty(message: Any) -> None:
 
 
 def located(finding: Finding, document: Any) -> Finding:
-    """Add the line number to a finding that doesn't have a line number. The document can be None."""
+    """Add the line number to a finding that doesn't have a line number.
+
+    If the document is None, return the finding unchanged.
+    """
     return replace(finding, line=finding.line or strict_yaml.line(document, finding.place))
 
 

@@ -1,7 +1,7 @@
 """Paths of the local Vertex's persistent state.
 
-The user's umask determines the file modes in buckets, because buckets contain shared data. Only the user can access the
-other files.
+Buckets contain shared data, so the user's umask determines the permissions of files in buckets. Only the user can
+access all other files of the local Vertex.
 """
 
 import os

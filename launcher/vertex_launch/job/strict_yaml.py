@@ -1,7 +1,7 @@
-"""Strict parser for a YAML or JSON document. The parser keeps each value as the user wrote it, with its line number.
+"""Strict parser for a YAML or JSON document. The parser preserves the text and the line number of each value.
 
-PyYAML's own constructors lose this information. For example, 10:30 becomes 630, `yes` becomes True, and the last value
-of a repeated key replaces the earlier values.
+PyYAML's own constructors don't preserve the text of a value. For example, 10:30 becomes 630, `yes` becomes True, and
+the last value of a repeated key replaces the earlier values.
 """
 
 import json
@@ -20,8 +20,8 @@ from vertex_launch.untrusted import jsons
 TAG = "tag:yaml.org,2002:"
 KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boolean", "timestamp": "a date"}
 CLEARER = {  # the start of PyYAML's message -> a clearer message
-    "but found another document": ("a second document begins in this line", "keep only one job in a file"),
-    "found character '\\t' that": ("this line has a tab, but YAML requires spaces", "replace the tab"),
+    "but found another document": ("a second document begins on this line", "keep only one job in a file"),
+    "found character '\\t' that": ("this line contains a tab, but YAML requires spaces", "replace the tab"),
 }
 VALUES_LIMIT = 100_000  # in YAML, with all aliases expanded
 JSON_LIMIT = 10_000  # values in one request, so that its job is checked within a second
@@ -30,7 +30,7 @@ PART = re.compile(r"[^.\[\]]+")  # one part of a place
 
 
 class Scalar(str):
-    """A YAML scalar or a JSON number as the user wrote it, with its kind and its position in the text."""
+    """The original text of a YAML scalar or a JSON number, with its kind and its position in the document."""
 
     kind: str
     span: slice
@@ -42,7 +42,7 @@ class Scalar(str):
 
 
 class Items(list[Any]):
-    """A YAML list with the line number of each item. The line numbers are keyed by the item's index."""
+    """A YAML list with the line number of each item. The line numbers are keyed by the index of the item."""
 
     def __init__(self, items: Sequence[Any], lines: Sequence[int]) -> None:
         super().__init__(items)
@@ -76,7 +76,7 @@ def from_yaml(text: str) -> Any:
 def from_json(text: str) -> Any:
     """Return the value of a JSON text without line numbers. Raises FaultError if the text isn't valid or is too large.
 
-    This function is several times faster than `from_yaml`. NaN and Infinity aren't valid JSON.
+    This function is several times faster than `from_yaml`. In JSON, NaN and Infinity aren't valid values.
     Source: RFC 8259.
     """
     with _raising():
@@ -99,15 +99,19 @@ def _raising() -> Iterator[None]:
     except yaml.MarkedYAMLError as fault:
         problem = str(fault.problem)
         clearer = (sentence for start, sentence in CLEARER.items() if problem.startswith(start))
-        sentence = next(clearer, (problem, "fix the YAML in this line or just above it"))
+        sentence = next(clearer, (problem, "fix the YAML on this line or just above this line"))
         finding = Finding("", *sentence, line=_line(fault.problem_mark))
     except yaml.YAMLError as fault:
         finding = Finding("", f"not valid YAML: {str(fault).splitlines()[0]}", "remove the character")
     except json.JSONDecodeError as fault:
-        finding = Finding("", f"line {fault.lineno}: not valid JSON: {fault.msg}", "fix the JSON there or just before")
+        finding = Finding(
+            "", f"line {fault.lineno}: not valid JSON: {fault.msg}", "fix the JSON at this position or just before it"
+        )
     except UnicodeEncodeError as fault:
         half = fault.object[fault.start]
-        finding = Finding("", f"{half!a} is a lone surrogate, half of a character", "send whole characters")
+        finding = Finding(
+            "", f"{half!a} is a lone surrogate, which is only half of a character", "send whole characters"
+        )
     except FaultError as fault:
         (finding,) = fault.findings
     raise FaultError(finding)
@@ -124,7 +128,7 @@ def kind(value: Any) -> str:
 def plain(value: Any) -> Any:
     """Convert a value to the types that json.loads returns.
 
-    Values of YAML's own types, such as dates, become strings.
+    Convert values of YAML's own types, such as dates, to strings.
     """
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
@@ -144,7 +148,7 @@ def line(document: Any, place: str) -> int:
     """Return the line number of a path such as `workerPoolSpecs[1].machineSpec`.
 
     If the document doesn't contain the whole path, return the line number of the last existing part of the path, or 0.
-    For a value from an alias or `<<`, return the line in which the value was written.
+    For a value from an alias or `<<`, return the line on which the value is defined.
     """
     return [0, *(where for where, _ in _along(document, place))][-1]
 
@@ -156,7 +160,10 @@ def at(document: Any, place: str) -> Any:
 
 
 def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
-    """Yield the line number and the value of each existing part of a path. Keys can be in snake_case."""
+    """Yield the line number and the value of each existing part of a path.
+
+    The keys in the document can be in snake_case.
+    """
     value = document
     for part in PART.findall(place):
         lines = getattr(value, "lines", {})
@@ -194,7 +201,7 @@ class _Loader(yaml.SafeLoader):
         is_alias = self.check_event(yaml.AliasEvent)
         node: Any = super().compose_node(parent, index)
         if is_alias and node not in self._sizes:
-            raise _fault(node, "an alias is inside the value that it repeats", "write that part out")
+            raise _fault(node, "an alias is inside the value that the alias refers to", "write that part out")
         inner = [] if isinstance(node, ScalarNode) else node.value
         self._sizes[node] = 1 + sum(self._sizes[child[1] if isinstance(child, tuple) else child] for child in inner)
         if self._sizes[node] > VALUES_LIMIT:

@@ -38,7 +38,9 @@ LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 NOT_HERE = {
     "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",
     "convex_automated_stopping_spec.learning_rate_parameter_name": "remove it",
-    "convex_automated_stopping_spec.update_all_stopped_trials": "remove it: stopped trials keep their measurements",
+    "convex_automated_stopping_spec.update_all_stopped_trials": (
+        "remove this field, because stopped trials always keep their measurements"
+    ),
 }
 STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec", "convex_automated_stopping_spec")
 
@@ -61,7 +63,10 @@ class _Node:
 
 
 def kind_of(parameter: ParameterSpec) -> str:
-    """Return the field with a parameter's values, such as `double_value_spec`. Return "" if there are none."""
+    """Return the field with a parameter's values, such as `double_value_spec`.
+
+    Return "" if the parameter doesn't have values.
+    """
     return ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec") or ""
 
 
@@ -81,7 +86,7 @@ def described(parameter: ParameterSpec) -> str:
 
 
 def shown(value: float | int | str) -> str:
-    """Return the text of a value in a flag. For 64.0, return 64, because a trainer may expect an integer."""
+    """Return the text of a value in a flag. For 64.0, return `64`, because a trainer may expect an integer."""
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -93,7 +98,7 @@ def is_active(child: Conditional, value: Any) -> bool:
 def findings(job: HyperparameterTuningJob) -> Findings:
     """Yield a finding for each reason why the local Vertex rejects the study.
 
-    The rules for jobs check the trials' job.
+    This function doesn't check the trials' job, because the rules for custom jobs check the trials' job.
     """
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
@@ -117,7 +122,9 @@ def metric_findings(job: HyperparameterTuningJob) -> Findings:
     """A study must have a metric, and each metric must have a unique name without white space."""
     study = job.study_spec
     if not study.metrics:
-        yield Finding("studySpec.metrics", "the study has no metric, so trials can't be compared", "add a metric")
+        yield Finding(
+            "studySpec.metrics", "the study doesn't have a metric, so trials can't be compared", "add a metric"
+        )
     repeated = Counter(metric.metric_id for metric in study.metrics)
     for index, metric in enumerate(study.metrics):
         place = f"studySpec.metrics[{index}].metricId"
@@ -130,7 +137,7 @@ def parameter_findings(job: HyperparameterTuningJob) -> Findings:
     """A study must have a parameter, and each parameter must have a unique name and values that trials can use."""
     nodes = [*_nodes(job.study_spec)]
     if not nodes:
-        yield Finding("studySpec.parameters", "the study has no parameter to tune", "add a parameter")
+        yield Finding("studySpec.parameters", "the study doesn't have a parameter to tune", "add a parameter")
     for node in nodes:
         yield from _of_values(node, job.study_spec.algorithm)
         yield from _of_conditions(node, job.study_spec)
@@ -143,7 +150,10 @@ def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
 
 
 def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield each parameter's values path, its name, and values that trials may use. A range has two such values."""
+    """Yield the path of each parameter's values, the parameter's name, and example values.
+
+    For a range, yield two example values.
+    """
     for node in _nodes(study):
         values: Iterable[float | int | str] = ()
         if node.kind in LARGEST:
@@ -160,13 +170,15 @@ def local_findings(job: HyperparameterTuningJob) -> Findings:
     study, ignored = job.study_spec, "the local Vertex doesn't support this field"
     for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
-            yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the job locally")
+            yield Finding(
+                f"studySpec.metrics[{index}].safetyConfig", ignored, "remove this field to run the job locally"
+            )
     for path, cure in NOT_HERE.items():
         if attrgetter(path)(study):
             yield Finding(f"studySpec.{camel(path)}", ignored, cure)
     for field in STOPPING:
         if field in study and len(study.metrics) > 1:
-            fault = "early stopping compares trials by one metric, but the study has more"
+            fault = "early stopping compares trials by one metric, but the study has several metrics"
             yield Finding(f"studySpec.{camel(field)}", fault, "keep one metric")
     for node in _nodes(study):
         if node.kind in LARGEST and max(map(abs, _bounds(node.spec))) > LARGEST[node.kind]:
@@ -231,7 +243,7 @@ def _of_range(node: _Node) -> Findings:
     if smallest > largest:
         yield Finding(node.values_place, f"minValue {smallest:g} is above maxValue {largest:g}", "swap the two")
     elif node.spec.scale_type in LOGARITHMIC and smallest <= 0:
-        cure = "raise it above 0 or use UNIT_LINEAR_SCALE"
+        cure = "raise minValue above 0, or use UNIT_LINEAR_SCALE"
         yield Finding(node.values_place, f"minValue {smallest:g} has no logarithm", cure)
 
 
@@ -245,7 +257,7 @@ def _of_list(node: _Node) -> Findings:
         if any(after - before < APART for before, after in pairwise(values)):
             yield Finding(place, f"values must increase by {APART} or more", "sort the values")
         if len(values) > DISCRETE_LIMIT:
-            fault = f"{len(values)} values are too many: Vertex AI accepts at most {DISCRETE_LIMIT}"
+            fault = f"{len(values)} values are too many, because Vertex AI accepts at most {DISCRETE_LIMIT}"
             yield Finding(place, fault, "use a doubleValueSpec")
         if node.spec.scale_type in LOGARITHMIC and min(values) <= 0:
             cure = "keep values above 0 or use UNIT_LINEAR_SCALE"
@@ -277,14 +289,14 @@ def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, 
     parent = owners[0] if owners else "the parameter that it depends on"
     cure = f"move {name or 'it'} and its values to the conditionalParameterSpecs of {parent}"
     if name and name == node.spec.parameter_id:
-        return f"{name} depends on itself, but it must be under its parent", cure
+        return f"{name} depends on itself, but must be under a different parameter", cure
     if owners and not _has_values(node.spec, child):
         return f"this parameter is under {node.spec.parameter_id}, but its values belong to {parent}", cure
     return None
 
 
 def _has_values(parameter: ParameterSpec, child: Conditional) -> bool:
-    """Return whether a parameter has all values that activate the child."""
+    """Return whether a parameter has all values that activate a conditional parameter."""
     field, values = CONDITIONS.get(kind_of(parameter), ""), _condition(child)
     return bool(field and field in child and values) and all(_is_one_of(one, values_of(parameter)) for one in values)
 

@@ -9,7 +9,7 @@ METADATA = ("metadata.google.internal", "metadata")
 
 
 def is_google(host: str) -> bool:
-    """Return whether a host belongs to Google's APIs. The host can include a port."""
+    """Return whether a host belongs to Google's APIs. The hostname can be followed by a port."""
     return bool(GOOGLE.fullmatch(host.lower()))
 
 

@@ -1,7 +1,6 @@
 """Run a model's serving container command locally, and send prediction requests as Vertex AI does.
 
-Source of the routes, the variables, and the request and response formats: Vertex AI, "Custom container requirements for
-inference".
+Source of the routes, variables and formats: Vertex AI, "Custom container requirements for inference".
 """
 
 import contextlib
@@ -95,7 +94,7 @@ def serving(
 
 
 def _wait(endpoint: Endpoint) -> None:
-    """Wait until the health route returns 200, as Vertex AI does before it sends a request."""
+    """Wait until the health route returns 200, as Vertex AI does before it sends prediction requests."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if (code := endpoint.process.poll()) is not None:
@@ -108,7 +107,10 @@ def _wait(endpoint: Endpoint) -> None:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Send SIGTERM to the command, as to PID 1 in a container. After GRACE_SECONDS, kill its process group."""
+    """Send SIGTERM to the command, as to PID 1 in a container.
+
+    After GRACE_SECONDS, kill the command's process group.
+    """
     try:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

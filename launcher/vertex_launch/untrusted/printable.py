@@ -1,5 +1,4 @@
-"""Functions that remove control characters from untrusted text, so that a terminal or a page can show the text safely.
-"""
+"""Functions that remove control characters from untrusted text, so that a terminal or a page can show the text."""
 
 import re
 

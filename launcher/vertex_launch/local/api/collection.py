@@ -38,9 +38,10 @@ Act = Callable[[Call, str], Resource | None]
 
 
 class Collection:
-    """A collection of resources of one type. A subclass defines how to create a resource, and other special behavior.
+    """A collection of resources of one type.
 
-    A method that takes a resource name raises ApiError NOT_FOUND if the resource doesn't exist.
+    A subclass defines how to create a resource, and can override other methods. A method that takes a resource name
+    raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
     collection: str  # the collection in the names: customJobs, or tensorboards/*/experiments for nested resources
@@ -88,7 +89,7 @@ class Collection:
         return self._store.update(name, **changed, etag=self._store.new_id())
 
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
-        """Return the page of a list that the call's parameters select."""
+        """Return the page of a resource list that the call's parameters select."""
         shown, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
         key = f"{field_of(self.message).removesuffix('s')}s"
         return {key: self._shown(call, shown)} | ({"nextPageToken": token} if token else {})
@@ -165,7 +166,7 @@ def field_of(message: Any) -> str:
 
 
 def read_message(call: Call, kind: Any) -> Any:
-    """Parse the request body as an API message. Raises ApiError with all findings if the body isn't valid."""
+    """Parse the request body as an API message. Raises ApiError with all findings if the request body isn't valid."""
     try:
         document = proto_validation.relaxed(strict_yaml.from_json(call.text()), kind.pb().DESCRIPTOR)
         return spec.read(document, kind)
@@ -192,9 +193,10 @@ def key_findings(message: Any, parent: str) -> Findings:
 
 
 def new_folder(prefix: str, name: str, buckets: Path) -> tuple[str, Path]:
-    """Return the URI and the local path of a new folder under `prefix`. Its name contains `name` and the current time.
+    """Return the URI and the local path of a new folder under `prefix`.
 
-    Raises ApiError INVALID_ARGUMENT if `prefix` isn't a folder in a bucket.
+    The folder's name contains `name` and the current time. Raises ApiError INVALID_ARGUMENT if `prefix` isn't a folder
+    in a bucket.
     """
     address = f"{prefix.rstrip('/')}/{FOREIGN.sub('_', name)}-{now()[:-4]}Z"  # milliseconds, as in the documentation
     folder = object_path(address, buckets)

@@ -1,4 +1,4 @@
-"""The `fields` parameter, which selects fields of a response. For example, name,customJobs(name,state).
+"""The `fields` parameter, which selects fields of a response. Example: name,customJobs(name,state).
 
 Source: Google Cloud documentation, "System parameters", and Cloud Storage documentation, "Partial responses", 2026.
 """
@@ -41,7 +41,10 @@ def parse(query: Mapping[str, str]) -> Mask:
 
 
 def selected(answer: Any, mask: Mask) -> Any:
-    """Return the fields of a response that a mask selects. Fields that the response doesn't contain are ignored."""
+    """Return the fields of a response that a mask selects.
+
+    Ignore fields in the mask that the response doesn't contain.
+    """
     if isinstance(answer, list) and mask:
         return [selected(item, mask) for item in answer]
     if not isinstance(answer, Mapping) or not mask:

@@ -1,6 +1,6 @@
 """The parameters of list calls: `filter`, `orderBy`, `pageSize` and `pageToken`.
 
-The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. The language contains
+The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. The filter language contains
 comparisons, `:` with `*`, AND, OR, NOT, and parentheses. A space means AND, and OR has a higher precedence than AND.
 Metadata filters also support metadata.FIELD.KIND and the function in_context("NAME").
 Source: google.aip.dev/160, 2026; google-cloud-aiplatform 2.7.0, types/metadata_service.py.
@@ -29,7 +29,7 @@ LAST = "~"  # sorts after every time
 class Filter(NamedTuple):
     """A predicate, and bounds on the `timestamp` of matching resources.
 
-    The bounds are UTC times in the API's format.
+    The time bounds are UTC times in the API's format.
     """
 
     matches: Predicate
@@ -89,7 +89,10 @@ def predicate(expression: str, fields: Container[str]) -> Predicate:
 
 
 def parsed(expression: str, fields: Container[str]) -> Filter:
-    """Parse a filter and derive time bounds from it. Raises ApiError INVALID_ARGUMENT if the filter isn't valid."""
+    """Parse a filter, and derive bounds for the `timestamp` from the filter.
+
+    Raises ApiError INVALID_ARGUMENT if the filter isn't valid.
+    """
     if len(expression) > LONGEST_FILTER:
         raise _fault("filter", f"has {len(expression)} characters", f"shorten it to {LONGEST_FILTER}")
     return _Parser(expression, fields).parse() if expression.strip() else Filter(lambda resource: True)
@@ -108,7 +111,7 @@ class _Parser:
         parsed = self._sequence()
         if self._tokens:
             fault = f'"{self._expression}" has an unexpected "{self._tokens[0]}"'
-            raise _fault("filter", fault, "remove it, or correct the text before it")
+            raise _fault("filter", fault, "remove this token, or correct the text before this token")
         return parsed
 
     def _sequence(self) -> Filter:
@@ -204,7 +207,10 @@ def _span(symbol: str, text: str) -> tuple[str, str]:
 
 
 def _value(resource: Any, field: str) -> Any:
-    """Return the value of a field such as `labels.team`, or None if the field is missing. A label can contain dots."""
+    """Return the value of a field such as `labels.team`.
+
+    Return None if the field is missing. A label can contain dots.
+    """
     if not isinstance(resource, Mapping):
         return None
     outer, dot, below = field.partition(".")
@@ -213,7 +219,7 @@ def _value(resource: Any, field: str) -> Any:
 
 
 def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
-    """Return a comparison with metadata.FIELD.KIND. A value of a different kind is treated as missing."""
+    """Return a comparison with metadata.FIELD.KIND. A metadata value of a different kind is treated as missing."""
     path, _, kind = field.rpartition(".")
     if path == METADATA or kind not in KINDS:
         raise _fault("filter", f'"{field}" doesn\'t end with a value type', f"add one of .{', .'.join(KINDS)}")
@@ -227,7 +233,7 @@ def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
 def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[Any], bool]:
     """Return a function that compares a value with `wanted`, as severities, times, numbers or texts.
 
-    The function uses the first of these types to which both values can be converted.
+    The returned function uses the first of these types to which both values can be converted.
     """
     compare = COMPARISONS[symbol]
     readings: list[tuple[Callable[[Any], Any], Any]] = []

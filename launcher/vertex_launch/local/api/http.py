@@ -96,7 +96,7 @@ class Router:
     """An ASGI application that sends each request to the first route that matches the request's method and path.
 
     A route's path is a regular expression. In a path, {name} matches PARTS[""], and {name:KIND} matches PARTS[KIND].
-    `connect` handles websockets.
+    The function `connect` handles websockets.
     """
 
     def __init__(self, routes: Iterable[Route], connect: Connect | None = None) -> None:
@@ -166,8 +166,7 @@ def not_here(service: str) -> ApiError:
 async def read_body(call: Call) -> bytes:
     """Return the whole body.
 
-    Raises ApiError if the body is too large, but only after reading the whole body, because many clients don't read a
-    response earlier.
+    Raises ApiError if the body is too large. Even then, read the whole body first, because many clients require this.
     """
     body = bytearray()
     async for chunk in call.stream():

@@ -1,4 +1,6 @@
-"""Long-running operations. An operation only stores a response, because it is already done when a client receives it.
+"""Long-running operations.
+
+When a client receives an operation, the operation is already done. Therefore, an operation only stores a response.
 
 Source: googleapis, google/longrunning/operations.proto.
 """
@@ -41,8 +43,8 @@ class Operations:
     def wrapped(self, answer: Resource, path: str, did: str = "Create", version: str = "v1") -> Resource:
         """Wrap a method's result in a new operation if the method is long-running.
 
-        Otherwise, return the result unchanged. `did` is the method's verb. The types match `version`, because a v1beta1
-        client can't unpack v1 types.
+        Otherwise, return the result unchanged. `did` is the verb in the method's name, such as Create. The types match
+        `version`, because a v1beta1 client can't unpack v1 types.
         """
         fields: dict[str, Any] = {"response": answer} if "@type" in answer else {**answer}
         if "response" not in fields or "done" in fields:

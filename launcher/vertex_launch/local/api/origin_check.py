@@ -23,7 +23,7 @@ def fault_of(scope: Scope) -> str:
     headers, path = Headers(scope=scope), scope["path"]
     host = headers.get("host", "").lower()
     if not (OURS.fullmatch(host) or is_google(host)):
-        return f'the Host header "{host}" isn\'t this machine; use http://127.0.0.1 and the port'
+        return f'the Host header "{host}" doesn\'t refer to this machine; use http://127.0.0.1 and the port'
     if scope["type"] == "websocket":  # a browser can open a websocket to any site, but sends the page's origin
         ours = OURS.fullmatch(host) and headers.get("origin") == f"http://{host}"
         return "" if ours else "only the local Vertex's own page can open a websocket"
@@ -41,5 +41,8 @@ def fault_of(scope: Scope) -> str:
 
 
 def in_parts(scope: Scope) -> bool:
-    """Return whether a request belongs to a multipart upload with the XML API. Clients can send these to any host."""
+    """Return whether a request belongs to a multipart upload with the XML API.
+
+    Clients can send such a request to any host.
+    """
     return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

@@ -38,7 +38,7 @@ class Projects:
         return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
 
     def translated(self, handler: Handler) -> Handler:
-        """Wrap a handler. The handler receives project IDs, and the client receives project numbers."""
+        """Wrap a handler, so that the handler receives project IDs and the client receives project numbers."""
 
         def handle(call: Call, **parts: str) -> Any:
             query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
@@ -75,12 +75,15 @@ class Projects:
     def _id(self, project: str) -> str:
         id = self.by_id(f"projects/{project}").partition("/")[2]
         if id.isdigit():
-            raise ApiError("NOT_FOUND", f"project number {id} is unknown locally; use the project id")
+            raise ApiError("NOT_FOUND", f"project number {id} isn't known locally; use the project ID")
         return id
 
 
 def by_number(text: str) -> str:
-    """Replace the project ID in a Vertex AI resource name with the project number. Return any other text unchanged."""
+    """Replace the project ID in a Vertex AI resource name with the project number.
+
+    Return a text that isn't a resource name unchanged.
+    """
     return NAME.sub(lambda name: f"projects/{project_number(name[1])}", text)
 
 

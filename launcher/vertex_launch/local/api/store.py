@@ -60,7 +60,7 @@ class Store:
         Raises ApiError if the name exists, the name isn't valid, or the disk is full.
         """
         if not NAME.fullmatch(name):
-            raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, - and _ in ids')
+            raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, - and _ in IDs')
         with self._changed:
             if name in self._resources:
                 raise ApiError("ALREADY_EXISTS", f"{name} already exists")
@@ -84,7 +84,7 @@ class Store:
     def update(self, name: str, **fields: Any) -> Resource:
         """Replace the given fields of a resource. Remove each field whose new value is None.
 
-        If the disk is full, the resource is still changed in memory, because clients wait until a job ends.
+        If the disk is full, change the resource only in memory, because clients wait until a job ends.
         """
         with self._changed:
             merged = {**self.get(name), **fields, "updateTime": now()}
@@ -129,13 +129,13 @@ class Store:
             self._changed.notify_all()
 
     def list(self, parent: str, collection: str) -> list[Resource]:
-        """Return the resources of one collection under a parent, newest first."""
+        """Return the resources of a collection under a parent, newest first."""
         above = f"{parent}/{collection}"
         with self._changed:
             return [entry for name, entry in reversed(self._resources.items()) if name.rpartition("/")[0] == above]
 
     def all(self, collection: str) -> Sequence[Resource]:
-        """Return the resources of one collection in every project and location, newest first."""
+        """Return the resources of a collection in all projects and locations, newest first."""
         with self._changed:
             return [entry for name, entry in reversed(self._resources.items()) if name.split("/")[4:-1] == [collection]]
 
@@ -145,7 +145,7 @@ class Store:
             return {name.split("/")[1] for name in self._resources}
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
-        """Wait until `done` returns true for a resource, but at most `timeout` seconds. Return the resource."""
+        """Return a resource as soon as `done` returns true for the resource, or after `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.get(name)), timeout)
             return self.get(name)
@@ -191,7 +191,7 @@ def _exhausting(name: str) -> Iterator[None]:
 def endpoint_of(folder: Path) -> str:
     """Return the endpoint of the local Vertex that uses a state folder.
 
-    Return "" if no local Vertex uses the folder.
+    Return "" if no local Vertex uses the state folder.
     """
     return _holder(folder)[1]
 

@@ -86,7 +86,7 @@ def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item
     """Yield the items of one import. Add the labels that the import sets for all items."""
     schema = config.get("importSchemaUri", "")
     if f"/{kind}_" not in schema:
-        raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" isn\'t for a dataset of kind {kind}')
+        raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" isn\'t a schema for datasets of kind {kind}')
     for address, file in _files(config.get("gcsSource", {}).get("uris", ()), buckets).items():
         for item in _csv_items(address, file, kind, schema) if file.suffix == ".csv" else _json_items(address, file):
             labels = {**config.get("dataItemLabels", {}), **item.get(LABELS, {})}

@@ -183,7 +183,9 @@ def _content(dataset: Resource, config: Mapping[str, Any], place: str, buckets: 
     """Return the rows or items to export. Raises ApiError if the dataset is empty, or a field isn't supported."""
     for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
         if config.get(field):
-            raise ApiError("UNIMPLEMENTED", f"{place}.{field}: the local Vertex doesn't support it; remove it")
+            raise ApiError(
+                "UNIMPLEMENTED", f"{place}.{field}: the local Vertex doesn't support this field; remove the field"
+            )
     content = read(dataset, buckets)
     if not content.rows:
         raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items")

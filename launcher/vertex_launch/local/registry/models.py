@@ -93,7 +93,8 @@ class Models(Collection):
             raise ApiError("NOT_FOUND", f"{parent_model} does not exist")
         if model_id and not ID.fullmatch(model_id):
             raise ApiError(
-                "INVALID_ARGUMENT", f'modelId: "{model_id}" isn\'t an id; use a letter, then a-z, 0-9, - and _'
+                "INVALID_ARGUMENT",
+                f'modelId: "{model_id}" isn\'t a valid ID; begin with a-z or _, and use only a-z, 0-9, - and _',
             )
         if model_id and not parent_model and self._versions(f"{models}/{model_id}"):
             raise ApiError("ALREADY_EXISTS", f"{models}/{model_id} already exists; set it as parentModel")
@@ -160,7 +161,7 @@ class Models(Collection):
         with self._lock:
             version = self.version(name)
             if DEFAULT in version["versionAliases"]:
-                message = f"{name} is the default version; delete the model, or move the alias to another version"
+                message = f"{name} is the default version; delete the model, or move the alias to a different version"
                 raise ApiError("FAILED_PRECONDITION", message)
             self._store.delete(version["name"])
 
@@ -176,7 +177,7 @@ class Models(Collection):
         with self._lock:
             version = self.version(name)
             if DEFAULT in removed & {*version["versionAliases"]}:
-                message = f"{name} is the default version; move the alias by assigning it to another version"
+                message = f"{name} is the default version; to move the alias, assign the alias to a different version"
                 raise ApiError("FAILED_PRECONDITION", message)
             aliases = [alias for alias in dict.fromkeys((*version["versionAliases"], *added)) if alias not in removed]
             self._store.update(version["name"], versionAliases=aliases)
@@ -223,8 +224,8 @@ class Models(Collection):
         """
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
-            cure = "save the model in that folder; a training job must save it in the folder in AIP_MODEL_DIR"
-            raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty and contains no model; {cure}")
+            cure = "save the model in that folder. A training job must save the model in the folder in AIP_MODEL_DIR"
+            raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty and doesn't contain a model; {cure}")
         return folder
 
     def _versions(self, model: str) -> Sequence[Resource]:

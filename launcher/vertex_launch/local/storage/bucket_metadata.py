@@ -81,7 +81,9 @@ class BucketMetadata:
         with self._changing:
             kept = self._read(bucket)
             if etag not in ("", _etag(kept["metageneration"])):
-                raise ApiError("CONDITION_NOT_MET", f"The bucket {bucket} has changed; read it again and retry.")
+                raise ApiError(
+                    "CONDITION_NOT_MET", f"The bucket {bucket} has changed; read the bucket again and retry."
+                )
             number = str(int(kept["metageneration"]) + 1)
             self.write(bucket, {**change(kept), "updated": resource_file.now(), "metageneration": number})
 

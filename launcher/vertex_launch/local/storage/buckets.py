@@ -189,7 +189,7 @@ class Buckets:
         path = self.folder(bucket) / name
         finding = name_fault(name)
         if not finding and os.path.realpath(path) != str(path):
-            finding = Finding("", "contains a symbolic link", "store the files themselves in the bucket")
+            finding = Finding("", "contains a symbolic link", "store the target file in the bucket instead of a link")
         if finding:
             raise bad_request(f'The object name "{name}" {finding.sentence}.')
         return path
@@ -223,7 +223,7 @@ def _refusals(name: str) -> Iterator[None]:
     except FileNotFoundError:
         raise ApiError("NOT_FOUND", f"No such object: {name}") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        sentence = f'"{name}" would be both a file and a folder; rename it, or delete the existing object.'
+        sentence = f'"{name}" would be both a file and a folder; rename the object, or delete the existing object.'
         raise bad_request(sentence) from None
     except OSError as error:
         raise ApiError("PERMISSION_DENIED", f'"{name}" can\'t be used: {error.strerror}.') from None

@@ -28,7 +28,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
     if "upload_id" in call.query:
         return await _resume(buckets, call, bucket)
     if call.method == "DELETE":
-        raise bad_request("upload_id is missing; set it to the id of the upload to cancel.")
+        raise bad_request("upload_id is missing; set upload_id to the ID of the upload to cancel.")
     kind = call.query.get("uploadType", "")
     if kind == "resumable":
         return await run_in_threadpool(_begin, buckets, replace(call, body=await read_body(call)), bucket)
@@ -54,7 +54,7 @@ def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
     check(call.query, buckets.find(bucket, name))
     sums = {key: str(about[key]) for key in ("crc32c", "md5Hash") if key in about}
     if wrong := [key for key, value in sums.items() if not re.fullmatch("[A-Za-z0-9+/=]+", value)]:
-        raise bad_request(f"The {wrong[0]} checksum isn't base64; send it in base64.")
+        raise bad_request(f"The {wrong[0]} checksum isn't base64; send the checksum in base64.")
     part = buckets.new_part()
     session = {**call.query, **sums, "name": name, "upload_id": part.name}
     location = f"{call.base}{call.path}?{urlencode(session)}"

@@ -108,9 +108,11 @@ class XmlApi:
         there = {file.suffix[1:].encode(): file for file in self._parts(call)}
         named = [count.zfill(5) for count in PART.findall(call.body)]
         if not named or named != sorted({*named} & there.keys()):
-            raise bad_request("The parts aren't uploaded parts in ascending order; list uploaded parts in order.")
+            raise bad_request("The request must list uploaded parts in ascending order; correct the list of parts.")
         if any(there[count].stat().st_size < SMALLEST_PART for count in named[:-1]):
-            raise bad_request(f"A part before the last has less than {SMALLEST_PART} bytes; send larger parts.")
+            raise bad_request(
+                f"A part other than the last part has less than {SMALLEST_PART} bytes; send larger parts."
+            )
         item = self._buckets.combine(_opened(there[count] for count in named), bucket, name, _asked(call).query)
         self._end(call)
         done = self._api.described(call, item)

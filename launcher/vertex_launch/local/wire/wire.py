@@ -229,7 +229,9 @@ def _value(value: Any, path: str) -> str | None:
 def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
     """Return the metadata server's response. A request must contain a header that web pages can't send."""
     if not FLAVOR.search(head) and target != "/":
-        return _answer("403 Forbidden", "the request has no Metadata-Flavor: Google header; send this header")
+        return _answer(
+            "403 Forbidden", "the request doesn't contain the header Metadata-Flavor: Google; send this header"
+        )
     value = _value(values, target)
     return _answer("404 Not Found", f"{target} doesn't exist") if value is None else _answer("200 OK", value)
 
