@@ -34,10 +34,7 @@ class _Accelerator(NamedTuple):
 
 
 class _MachineType(NamedTuple):
-    """The parts of a machine type's name, such as g2, standard and 8.
-
-    A part is "" or 0 if the name doesn't contain it.
-    """
+    """The parts of a machine type's name, such as g2, standard and 8. Missing parts have the value "" or 0."""
 
     family: str
     kind: str
@@ -55,10 +52,7 @@ def accelerator_cure(word: str, names: Collection[str]) -> str:
 
 
 def accelerator(word: str, names: Iterable[str]) -> str:
-    """Return the accelerator with the word's model and the most similar other words.
-
-    Return "" if no accelerator has this model.
-    """
+    """Return the most similar accelerator of the same model. Return "" if no accelerator has the model."""
     meant, is_gpu = _accelerator(word), re.search("nvidia|tesla|[gr]tx", word.casefold())
     same = [name for name in names if _is(meant.model, name) and not (is_gpu and name.startswith("TPU"))]
     return min(same, key=lambda name: (len(_accelerator(name).rest ^ meant.rest), len(name)), default="")
@@ -128,10 +122,7 @@ def _accelerator(name: str) -> _Accelerator:
 
 
 def _is(model: str, name: str) -> bool:
-    """Return whether the name of an accelerator contains this model.
-
-    The models v5, v6 and v7 match all of their variants.
-    """
+    """Return whether an accelerator's name contains a model. The models v5, v6 and v7 match all variants."""
     theirs = _accelerator(name).model
     return bool(model) and (theirs == model or (model in ("v5", "v6", "v7") and theirs[:-1] == model))
 
@@ -174,10 +165,7 @@ def _by_alias(word: str, names: Collection[str], meanings: Mapping[str, str]) ->
 
 
 def _region(word: str) -> tuple[str, str, str]:
-    """Return the continent, the direction and the number in a region's name.
-
-    A part is "" if the name doesn't contain it.
-    """
+    """Return the continent, the direction and the number in a region's name. Missing parts have the value ""."""
     lands = {*CONTINENTS, *CONTINENTS.values(), "us", "me"}
     land = "|".join(sorted(lands, key=len, reverse=True))
     text = letters(word).replace(" ", "")

@@ -94,10 +94,7 @@ class N1Network:
     documented: Mapping[str, tuple[int, ...]]  # GPU type -> the counts whose cap is documented
 
     def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
-        """Return the cap of an N1 machine with GPUs in Gbit/s.
-
-        Return None for other machine types and if the cap is unknown.
-        """
+        """Return the cap of an N1 machine with GPUs in Gbit/s. Return None if there is no known cap."""
         return self.cap_gbps.get(accelerator, {}).get(count) if machine and machine.family == "n1" else None
 
 
@@ -147,10 +144,7 @@ class Catalog:
         return machine.certainty if documented or network.cap(machine, accelerator, count) is None else "uncertain"
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
-        """Return the hourly price of one machine with its GPUs.
-
-        Return None if the machine or a GPU has no public price.
-        """
+        """Return the hourly price of one machine with its GPUs. Return None if a part doesn't have a price."""
         machine, gpu = self.machine(machine_type), self.accelerators.get(accelerator)
         parts = [(1, machine.price if machine else None)]
         if machine and count and not machine.needs_gpus:
@@ -158,10 +152,7 @@ class Catalog:
         return total(parts)
 
     def reduction_server_image(self, region: str) -> str:
-        """Return the reduction server image that is nearest to a region.
-
-        Return "" if the region's continent is unknown.
-        """
+        """Return the reduction server image nearest to a region. Return "" if the continent is unknown."""
         continent = self.nearest_continent.get(region.partition("-")[0], "")
         return self.reduction_server_images.get(continent, "")
 

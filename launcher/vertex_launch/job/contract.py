@@ -161,10 +161,7 @@ def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = Mappi
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace each $(NAME) with the variable's value, and $$ with $.
-
-    References to unknown variables aren't replaced.
-    """
+    """Replace each $(NAME) with the variable's value, and $$ with $. Don't replace unknown variables."""
 
     def value(match: re.Match[str]) -> str:
         return "$" if match[1] is None else variables.get(match[1], match[0])
@@ -191,10 +188,7 @@ def _program(pool: Pool) -> tuple[str, ...]:
 
 
 def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
-    """Return the environment variables that have the same value in all replicas of a job.
-
-    Each tuning trial has its own folders.
-    """
+    """Return the environment variables that are the same in all replicas. Each tuning trial has its own folders."""
     env = {"CLOUD_ML_JOB_ID": job_id}
     if trial:
         env["CLOUD_ML_TRIAL_ID"] = trial
@@ -216,10 +210,7 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 def _cluster_variables(
     replica: Replica, members: Members, hidden: Sequence[int], trial: str, job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the environment variables that describe the cluster to a replica.
-
-    TF_CONFIG doesn't list the `hidden` pools.
-    """
+    """Return the variables that describe the cluster to a replica. TF_CONFIG doesn't list the `hidden` pools."""
     task = {"index": replica.index} | ({"trial": trial} if trial else {})
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
@@ -240,10 +231,7 @@ def _cluster_variables(
 
 
 def _node_level(replica: Replica, members: Members) -> dict[str, str]:
-    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-
-    The rank and the world size count machines, not processes.
-    """
+    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Ranks and the world size count machines."""
     training = [(pool, index) for pool in TRAINING_POOLS for index in range(len(members.get(pool, ())))]
     host, _, port = members[CHIEF][0].rpartition(":")
     return {

@@ -95,18 +95,12 @@ def tidy(inputs: Any) -> Any:
 
 
 def output_folder(resource: Resource) -> str:
-    """Return the URI of a job's output folder without a trailing slash.
-
-    Return "" if the job doesn't set an output folder.
-    """
+    """Return the URI of a job's output folder without a trailing slash. Return "" if the job doesn't set it."""
     return str(run_spec(resource).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
 
 
 def machines(pool: Resource) -> str:
-    """Describe a pool's machines, such as `3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`.
-
-    Return "none" for an empty pool.
-    """
+    """Describe a pool's machines, such as `3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`. Return "none" if empty."""
     return f"{pool.get('replicaCount', 1)} x {machine(pool)}" if pool.get("machineSpec") else "none"
 
 
@@ -157,10 +151,7 @@ def final_metrics(trial: Resource) -> dict[str, float]:
 
 
 def same_result(search: Resource) -> str:
-    """Return a warning if several trials ended and all of them measured exactly the same value.
-
-    Otherwise, return "".
-    """
+    """Return a warning if all of several ended trials measured the same value. Otherwise, return ""."""
     ended = [trial for trial in trials(search) if trial["metrics"]]
     alike = [key for key in ("parameters", "metrics") if all(trial[key] == ended[0][key] for trial in ended)]
     if alike != ["metrics"]:

@@ -51,10 +51,7 @@ def job_schema() -> Schema:
 
 
 def text(mark: str) -> str:
-    """Return the text of a schema file.
-
-    The text contains `mark`, which identifies the launcher that writes the file.
-    """
+    """Return the text of a schema file. The text contains `mark`, which identifies the launcher."""
     return json.dumps({"$comment": mark} | job_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -91,10 +88,7 @@ def _value(field: FieldDescriptor) -> Schema:
 
 
 def _scalars() -> Schema:
-    """Return the schemas of scalars, keyed by type.
-
-    Editors show `patternErrorMessage`, but validators ignore this keyword.
-    """
+    """Return the schemas of scalars, keyed by type. Only editors use the keyword `patternErrorMessage`."""
     patterns = {name: {"pattern": f"^({form.pattern})$"} for name, form in FORMS.items()}
     limits = {name: {"minimum": -form.largest, "maximum": form.largest} for name, form in FORMS.items()}
     examples = {DURATION: "3600s", TIMESTAMP: "2026-11-20T15:30:00Z"}

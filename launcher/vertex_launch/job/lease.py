@@ -27,10 +27,7 @@ NONE = (OSError, ValueError, LookupError, TypeError)  # raised if a file isn't a
 
 
 def require_free(output: Path | None, file: Path | str, below: str = "", seconds: float = EXPIRE_SECONDS) -> None:
-    """Raise FaultError if a job writes to the output folder.
-
-    For a description of `below` and `seconds`, see `in_use`.
-    """
+    """Raise FaultError if a job writes to the output folder. `in_use` describes the parameters."""
     if output and (findings := [*in_use(output, below, seconds)]):
         raise FaultError(*findings, file=file)
 

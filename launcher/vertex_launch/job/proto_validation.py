@@ -108,10 +108,7 @@ def short_name(message: Descriptor) -> str:
 
 
 def type_name(field: FieldDescriptor) -> str:
-    """Return the full name of a field's message.
-
-    For a scalar, return enum, string, boolean, double, float, int64 or int32.
-    """
+    """Return the full name of a field's message. For a scalar field, return the type, such as int64 or enum."""
     message = field.message_type
     if message is None:
         return SCALARS.get(field.cpp_type, "int32")
@@ -120,10 +117,7 @@ def type_name(field: FieldDescriptor) -> str:
 
 
 def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
-    """Yield a finding for every error in a value, in the order of the document.
-
-    `place` is the path of the value in the document.
-    """
+    """Yield a finding for every error in a value, in the order of the document. `place` is the value's path."""
     fields = {field.json_name: field for field in message.fields}
     known = {field.name: field for field in message.fields} | fields
     if not isinstance(value, Mapping):

@@ -1,7 +1,4 @@
-"""The schema file that editors use for a job file.
-
-The first line of the job file contains the path of the schema file.
-"""
+"""The schema file that editors use for a job file. A job file's first line contains the schema file's path."""
 
 import contextlib
 import os

@@ -64,10 +64,7 @@ class Pool:
 
     @property
     def serves(self) -> bool:
-        """True if the pool runs parameter servers.
-
-        Any program in pool 2 is a parameter server, except for the reduction server.
-        """
+        """True if the pool runs parameter servers, which are all programs in pool 2 except the reduction server."""
         return self.index == REDUCERS and not self.reduces
 
     @property
@@ -80,10 +77,7 @@ class Pool:
 
     @property
     def accelerator(self) -> str:
-        """The API's name of the accelerator, such as NVIDIA_L4.
-
-        This property is "" if the pool doesn't have accelerators.
-        """
+        """The API's name of the accelerator, such as NVIDIA_L4. The value is "" if there is no accelerator."""
         kind = AcceleratorType(self.spec.machine_spec.accelerator_type)
         return kind.name if kind else ""
 
@@ -191,10 +185,7 @@ def parse(text: str, file: str) -> CustomJobSpec:
 
 
 def read(document: Any, kind: type[M]) -> M:
-    """Convert a document to an API message of the given type.
-
-    Raises FaultError with all errors if the document isn't valid.
-    """
+    """Convert a document to an API message. Raises FaultError with all errors if the document isn't valid."""
     message = kind()
     pb = cast(Any, kind).pb(message)
     findings = [*first(proto_validation.findings(document, pb.DESCRIPTOR))]
@@ -227,10 +218,7 @@ def _drop_empty(message: Any) -> None:
 
 
 def located(finding: Finding, document: Any) -> Finding:
-    """Add the line number to a finding that doesn't have a line number.
-
-    If the document is None, return the finding unchanged.
-    """
+    """Add the line number to a finding that doesn't have one. If the document is None, don't change the finding."""
     return replace(finding, line=finding.line or strict_yaml.line(document, finding.place))
 
 

@@ -62,10 +62,7 @@ class Mapping(dict[str, Any]):
 
 
 def from_yaml(text: str) -> Any:
-    """Return the value of a YAML text.
-
-    Raises FaultError if the text isn't one valid document, is empty or is too large.
-    """
+    """Parse a YAML text. Raises FaultError if the text is empty, too large or not a single valid document."""
     with _raising():
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
@@ -126,10 +123,7 @@ def kind(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to the types that json.loads returns.
-
-    Convert values of YAML's own types, such as dates, to strings.
-    """
+    """Convert a value to the types that json.loads returns. YAML's own types, such as dates, become strings."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -160,10 +154,7 @@ def at(document: Any, place: str) -> Any:
 
 
 def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
-    """Yield the line number and the value of each existing part of a path.
-
-    The keys in the document can be in snake_case.
-    """
+    """Yield the line number and the value of each existing part of a path. Keys can be in snake_case."""
     value = document
     for part in PART.findall(place):
         lines = getattr(value, "lines", {})
@@ -179,18 +170,12 @@ def _no_number(word: str) -> Any:
 
 
 def _values(text: str) -> int:
-    """Return an upper bound on the number of values in a JSON text.
-
-    The bound is tight if the text doesn't contain strings.
-    """
+    """Return an upper bound on the number of values in a JSON text. In a text without strings, the bound is tight."""
     return sum(text.count(mark) for mark in ",[{")
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that creates `Mapping`, `Items` and `Scalar` objects.
-
-    The loader stops as soon as a document is too large.
-    """
+    """A YAML loader that creates `Mapping`, `Items` and `Scalar` objects, and stops if a document is too large."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

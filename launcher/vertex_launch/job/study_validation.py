@@ -63,10 +63,7 @@ class _Node:
 
 
 def kind_of(parameter: ParameterSpec) -> str:
-    """Return the field with a parameter's values, such as `double_value_spec`.
-
-    Return "" if the parameter doesn't have values.
-    """
+    """Return the field with a parameter's values, such as `double_value_spec`. Return "" if the field is missing."""
     return ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec") or ""
 
 
@@ -150,10 +147,7 @@ def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
 
 
 def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the path of each parameter's values, the parameter's name, and example values.
-
-    For a range, yield two example values.
-    """
+    """Yield the path of each parameter's values, the parameter's name, and values that a trial may use."""
     for node in _nodes(study):
         values: Iterable[float | int | str] = ()
         if node.kind in LARGEST:

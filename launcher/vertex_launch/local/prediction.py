@@ -107,10 +107,7 @@ def _wait(endpoint: Endpoint) -> None:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Send SIGTERM to the command, as to PID 1 in a container.
-
-    After GRACE_SECONDS, kill the command's process group.
-    """
+    """Send SIGTERM to the command, as to PID 1 in a container. After GRACE_SECONDS, kill the process group."""
     try:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -129,7 +129,7 @@ class Vertex:
         return {"name": f"projects/{project}/locations/{location}", "locationId": location}
 
     def disturb(self, call: Call, id: str, action: str) -> Any:
-        """Simulate a fault in one replica of a job. Google's API doesn't have this method."""
+        """Simulate a fault in one replica of a job. This method isn't part of Google's API."""
         body = call.json()
         replica, seconds = body.get("replica"), body.get("seconds", 0)
         actions = [one for one in get_args(Action) if one not in IN_PYTHON]  # these must be set before the start

@@ -1,4 +1,7 @@
-"""Functions that read untrusted files, such as a trainer's. They accept only regular files and never block."""
+"""Functions that read untrusted files, such as a trainer's.
+
+These functions accept only regular files and never block.
+"""
 
 import errno
 import fcntl

@@ -107,10 +107,7 @@ class Collection:
         return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
 
     def _updated(self, call: Call, name: str) -> Resource:
-        """Replace the fields that `updateMask` lists.
-
-        If the call doesn't set `updateMask`, replace the fields in the body.
-        """
+        """Replace the fields that `updateMask` lists. Without `updateMask`, replace the fields in the body."""
         message = without_output(read_message(call, self.message), self.output_only)
         refuse(labels.of_all(getattr(message, "labels", {})))
         body = spec.as_json(message)
@@ -121,10 +118,7 @@ class Collection:
         return self._shown(call, [self.update(name, changed)])[0]
 
     def _shown(self, call: Call, resources: Iterable[Resource]) -> Sequence[Resource]:
-        """Return resources with only the fields in `readMask`.
-
-        If the call doesn't set `readMask`, return all public fields.
-        """
+        """Return resources with only the fields in `readMask`. Without `readMask`, return all public fields."""
         all_fields, mask = fields(self.message), call.query.get("readMask", "")
         wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field} or {"*"}
         unknown = [f'"{field}" isn\'t a field of this resource' for field in sorted(wanted - {"*", *all_fields})]

@@ -27,10 +27,7 @@ LAST = "~"  # sorts after every time
 
 
 class Filter(NamedTuple):
-    """A predicate, and bounds on the `timestamp` of matching resources.
-
-    The time bounds are UTC times in the API's format.
-    """
+    """A predicate, and bounds on the `timestamp` of matching resources, as UTC times in the API's format."""
 
     matches: Predicate
     since: str = ""
@@ -207,10 +204,7 @@ def _span(symbol: str, text: str) -> tuple[str, str]:
 
 
 def _value(resource: Any, field: str) -> Any:
-    """Return the value of a field such as `labels.team`.
-
-    Return None if the field is missing. A label can contain dots.
-    """
+    """Return the value of a field such as `labels.team`, or None if the field is missing. Labels can contain dots."""
     if not isinstance(resource, Mapping):
         return None
     outer, dot, below = field.partition(".")
@@ -324,10 +318,7 @@ def page_size(text: str) -> int:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Return the index at which a page begins.
-
-    A token identifies a resource, so new resources don't shift the pages.
-    """
+    """Return the index at which a page begins. Because a token identifies a resource, pages don't shift."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0

@@ -50,10 +50,7 @@ XML_API = "/xml"  # the prefix for the paths of Cloud Storage's XML API, /BUCKET
 
 @dataclass(frozen=True)
 class Call:
-    """An HTTP request.
-
-    The router reads the body for synchronous handlers, but an asynchronous handler reads the stream.
-    """
+    """An HTTP request. An asynchronous handler reads the stream, but the router reads the body for other handlers."""
 
     method: str
     path: str  # as sent: %2F in an object's name isn't a slash

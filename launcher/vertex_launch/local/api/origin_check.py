@@ -41,8 +41,5 @@ def fault_of(scope: Scope) -> str:
 
 
 def in_parts(scope: Scope) -> bool:
-    """Return whether a request belongs to a multipart upload with the XML API.
-
-    Clients can send such a request to any host.
-    """
+    """Return whether a request belongs to a multipart upload with the XML API, which any host can receive."""
     return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

@@ -189,10 +189,7 @@ def _exhausting(name: str) -> Iterator[None]:
 
 
 def endpoint_of(folder: Path) -> str:
-    """Return the endpoint of the local Vertex that uses a state folder.
-
-    Return "" if no local Vertex uses the state folder.
-    """
+    """Return the endpoint of the local Vertex that uses a state folder. Return "" if the folder isn't in use."""
     return _holder(folder)[1]
 
 

@@ -67,9 +67,10 @@ class Datasets(Collection):
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Change the display name, the description or the labels of a dataset. The system label isn't changed.
+        """Change the display name, the description or the labels of a dataset.
 
-        Raises ApiError if `changed` contains other fields, or a value isn't valid.
+        The label with the dataset's type doesn't change. Raises ApiError if `changed` contains a different field, or a
+        value isn't valid.
         """
         if wrong := [field for field in changed if field not in CHANGEABLE]:
             fault = f"updateMask: a dataset's {wrong[0]} can't change; use {', '.join(CHANGEABLE)}"
@@ -129,10 +130,7 @@ class DataItems(Collection):
         return [{"name": f"{parent}/dataItems/{number}", **times, **_shown(item)} for number, item in items.items()]
 
     def items(self, dataset: str) -> dict[str, Resource]:
-        """Return a dataset's items as in the import files, keyed by ID.
-
-        Raises ApiError if an import file isn't valid.
-        """
+        """Return the items in a dataset's import files, keyed by ID. Raises ApiError if an import file isn't valid."""
         content = read(self._store.get(dataset), self._buckets)
         return {str(number): item for number, item in enumerate(() if content.header else content.rows, start=1)}
 

@@ -46,10 +46,7 @@ def collections(store: Store) -> list[Collection]:
 
 
 def create_context(store: Store, name: str, schema: str, metadata: Mapping[str, Any], experiment: str = "") -> str:
-    """Create a context unless the context exists.
-
-    Return `name`. If the context is a run, `experiment` is its parent.
-    """
+    """Create a context if it doesn't exist, and return its name. For a run, `experiment` is the parent context."""
     parent = name.rpartition("/contexts/")[0]
     if parent not in store:
         store.create(parent, {})
@@ -74,10 +71,7 @@ class _Nodes(Records):
         return super().methods() | {f"POST {self.collection}:purge": self._purge}
 
     def _purge(self, call: Call, name: str) -> Resource:
-        """Delete the resources that match a filter.
-
-        If `force` isn't set, only return their number and a sample of names.
-        """
+        """Delete the resources that match a filter. Without `force`, only return the number and a sample of names."""
         kind = name.rpartition("/")[2].title()
         wanted = read_message(call, getattr(service, f"Purge{kind}Request"))
         if not wanted.filter:
@@ -116,7 +110,10 @@ class Contexts(_Nodes):
         return [{**context, CHILDREN: children[context["name"]]} for context in contexts]
 
     def delete(self, name: str) -> None:
-        """Delete a context, but keep its members. Raises ApiError NOT_FOUND if the context doesn't exist."""
+        """Delete a context, but keep the members of the context.
+
+        Raises ApiError NOT_FOUND if the context doesn't exist.
+        """
         with self._linking:
             super().delete(name)
             self._leave(name, PARENTS, self._store.list(_store_of(name), "contexts"))
@@ -146,10 +143,7 @@ class Contexts(_Nodes):
                 self._store.update(member["name"], **{field: [one for one in contexts if one != context] or None})
 
     def _named(self, call: Call, request: Any, context: str) -> Sequence[Resource]:
-        """Return the resources that a request lists.
-
-        Raises ApiError if a resource isn't in the context's metadata store.
-        """
+        """Return the resources that a request lists. Raises ApiError if a resource isn't in the metadata store."""
         lists = [names for key, names in as_json(read_message(call, request)).items() if key != "context"]
         self._store.get(context)
         named = [self._store.get(name) for names in lists for name in names]
@@ -235,7 +229,7 @@ def _members(store: Store, context: str) -> Sequence[Resource]:
 
 
 def _subgraph(store: Store, names: Iterable[str]) -> Resource:
-    """Return a LineageSubgraph with these artifacts and executions, if they exist, and the events between them."""
+    """Return a LineageSubgraph with the existing artifacts and executions among `names`, and the events between these."""
     nodes = {name: store.get(name) for name in sorted(names) if name in store}
     graph: dict[str, Any] = {kind: [] for kind in NODES}
     for name, node in nodes.items():

@@ -110,7 +110,7 @@ class Models(Collection):
         return self._as_model(self.version(name), versioned="@" in name)
 
     def version(self, name: str) -> Resource:
-        """Return a version in the format of the store. Raises ApiError NOT_FOUND if the version doesn't exist."""
+        """Return a model version in the format of the store. Raises ApiError NOT_FOUND if the version doesn't exist."""
         model, _, version = name.partition("@")
         for stored in self._versions(model):
             if version == stored["versionId"] or (version or DEFAULT) in stored["versionAliases"]:
@@ -166,10 +166,7 @@ class Models(Collection):
             self._store.delete(version["name"])
 
     def _merge_aliases(self, call: Call, name: str) -> Resource:
-        """Move aliases from the other versions of a model to a version.
-
-        Remove the aliases that begin with a minus sign.
-        """
+        """Move aliases from other versions to this version. Remove the aliases that begin with a minus sign."""
         changes = read_message(call, service.MergeVersionAliasesRequest).version_aliases
         removed = {alias[1:] for alias in changes if alias.startswith("-")}
         added = [alias for alias in changes if not alias.startswith("-")]
@@ -186,7 +183,7 @@ class Models(Collection):
         return self._shown(call, [self.get(name)])[0]
 
     def _copy(self, call: Call, name: str) -> Resource:
-        """Register a copy of a version, usually in a different location. The artifacts aren't copied."""
+        """Register a copy of a version, usually in a different location. The version's artifacts aren't copied."""
         message, parent = read_message(call, service.CopyModelRequest), name.rpartition("/")[0]
         source = self.get(message.source_model)
         if source["name"].split("/")[:2] != parent.split("/")[:2]:
@@ -218,10 +215,7 @@ class Models(Collection):
         return _answer("UploadModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
 
     def _folder(self, artifact_uri: str) -> Path:
-        """Return the folder of a model's artifacts.
-
-        Raises ApiError FAILED_PRECONDITION if the folder doesn't contain a file.
-        """
+        """Return the folder of a model's artifacts. Raises ApiError FAILED_PRECONDITION if the folder is empty."""
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
             cure = "save the model in that folder. A training job must save the model in the folder in AIP_MODEL_DIR"
@@ -236,7 +230,7 @@ class Models(Collection):
     def _take(self, aliases: Iterable[str], versions: Iterable[Resource]) -> None:
         """Remove aliases from these versions. Call this function after a different version has received the aliases.
 
-        Because of this order, a model always has a default version.
+        Because a different version already has the aliases, a model always has a default version.
         """
         for version in versions:
             kept = [alias for alias in version["versionAliases"] if alias not in aliases]
@@ -281,10 +275,7 @@ class Evaluations(Collection):
 
 
 class Slices(Collection):
-    """The slices of evaluations.
-
-    This collection is always empty, because only Google's evaluation service creates slices.
-    """
+    """The slices of evaluations. This list is always empty, because only Google's service creates slices."""
 
     collection, message, verbs = f"{Evaluations.collection}/*/slices", ModelEvaluationSlice, ("GET",)
 

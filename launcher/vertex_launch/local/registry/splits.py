@@ -82,10 +82,7 @@ def _by_time(texts: Sequence[str], shares: Fractions) -> Assignment:
 
 
 def _time(text: str) -> datetime | None:
-    """Parse a time in RFC 3339 format with the offset Z, which a timestamp split requires.
-
-    Return None for other texts.
-    """
+    """Parse a time in RFC 3339 format with the offset Z, which a timestamp split requires. Return None otherwise."""
     try:
         return datetime.fromisoformat(text) if text.endswith("Z") and "T" in text else None
     except ValueError:

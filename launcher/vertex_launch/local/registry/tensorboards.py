@@ -57,10 +57,7 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
 
 
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
-    """Return an experiment's scalars as (step, value).
-
-    The keys are TAG for the run `root`, and RUN/TAG for other runs.
-    """
+    """Return an experiment's scalars as (step, value), keyed by TAG for the run `root` and RUN/TAG for other runs."""
     found = {}
     for run in store.list(experiment, "runs"):
         prefix = "" if id_of(run["name"]) == root else f"{run.get('displayName', '')}/"
@@ -153,10 +150,7 @@ class _TimeSeries(Records):
         }
 
     def create(self, parent: str, message: TensorboardTimeSeries, id: str = "") -> Resource:
-        """Create a time series.
-
-        Raises ApiError if the run doesn't exist, or already has a time series with this name.
-        """
+        """Create a time series. Raises ApiError if the run doesn't exist, or already has this time series."""
         name = message.display_name
         if not message.value_type:
             raise invalid([Finding("valueType", "is missing", f"use one of {', '.join(VALUES)}")])
@@ -191,10 +185,7 @@ class _TimeSeries(Records):
 
 
 def _points(store: Store, series: str) -> list[Resource]:
-    """Return the points of a time series, ordered by step.
-
-    If several points have the same step, return only the last.
-    """
+    """Return the points of a time series, ordered by step. For each step, return only the last point."""
     by_step = {int(point.get("step", 0)): {"step": "0", **point} for point in store.rows(series)}
     return [by_step[step] for step in sorted(by_step)]
 

@@ -1,7 +1,9 @@
-"""The metadata and IAM policies of buckets. A JSON file for each bucket, outside the bucket's folder, stores both.
+"""The metadata and IAM policies of buckets.
 
-The local Vertex doesn't enforce metadata and policies. Every caller has all permissions, objects have one version, and
-lifecycle rules don't have an effect.
+The JSON file with a bucket's metadata and policy is outside the bucket's folder.
+
+The local Vertex doesn't enforce a bucket's metadata and policy. Every caller has all permissions, objects have one
+version, and lifecycle rules don't have an effect.
 Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
 """
 
@@ -45,7 +47,7 @@ class BucketMetadata:
         return {"storageClass": "STANDARD", **shown, "locationType": kind, "etag": _etag(kept["metageneration"])}
 
     def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
-        """Merge these fields into a bucket's metadata.
+        """Merge fields into a bucket's metadata.
 
         Null removes a field. Raises ApiError if the metageneration differs.
         """
@@ -133,5 +135,8 @@ def _is_binding(binding: Any) -> bool:
 
 
 def _etag(metageneration: str) -> str:
-    """Return the etag of a metageneration. For "", return "". The etag is in base64, because gcloud requires base64."""
+    """Return the etag of a metageneration.
+
+    If the metageneration is "", return "". The etag is in base64, because gcloud requires base64.
+    """
     return base64.b64encode(metageneration.encode()).decode()

@@ -74,10 +74,7 @@ class Buckets:
         return folder
 
     def find(self, bucket: str, name: str) -> Object | None:
-        """Return the current object.
-
-        Return None if the object doesn't exist. Raises ApiError if the name isn't valid.
-        """
+        """Return an object, or None if the object doesn't exist. Raises ApiError if the name isn't valid for a file."""
         path, is_folder = self._path(bucket, name), name.endswith("/")
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             stats = path.lstat()
@@ -182,10 +179,7 @@ class Buckets:
             self._prune(path)
 
     def _path(self, bucket: str, name: str) -> Path:
-        """Return the path of an object, which might not exist.
-
-        Raises ApiError if the object name isn't valid for a file.
-        """
+        """Return the path of an object that might not exist. Raises ApiError if the name isn't valid for a file."""
         path = self.folder(bucket) / name
         finding = name_fault(name)
         if not finding and os.path.realpath(path) != str(path):

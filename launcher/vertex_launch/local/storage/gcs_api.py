@@ -43,10 +43,7 @@ class GcsApi:
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
-        """Return the routes of the API.
-
-        A GET request never starts an upload, because web pages can send GET requests.
-        """
+        """Return the routes of the API. GET requests can't start uploads, because web pages can send GET requests."""
         uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
         return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading, *XmlApi(self).routes()]
 
@@ -283,7 +280,7 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
 def _range(text: str, size: int) -> tuple[int, int] | None:
     """Return the begin and the exclusive end of a range such as bytes=0-9, bytes=5- or bytes=-5.
 
-    If the range doesn't contain an existing byte, the begin isn't less than the end. Return None if the text isn't a
+    If no byte of the range exists, the begin is greater than or equal to the end. Return None if the text isn't a
     range.
     """
     match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", text)

@@ -63,9 +63,10 @@ def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "
 
 
 def object_of(bucket: str, name: str, stats: os.stat_result) -> Object:
-    """Return the object for a file.
+    """Return the object that a file represents.
 
-    Its generation consists of the time of the last change in ms, and six digits that distinguish changes within one ms.
+    An object's generation consists of the time of the last change in ms, and six digits that distinguish changes within
+    one ms.
     """
     size = 0 if stat.S_ISDIR(stats.st_mode) else stats.st_size
     generation = stats.st_ctime_ns // 10**6 * 10**6 + (stats.st_ino * 31 + stats.st_size) % 10**6
@@ -73,7 +74,10 @@ def object_of(bucket: str, name: str, stats: os.stat_result) -> Object:
 
 
 def number(query: Mapping[str, str], name: str) -> int:
-    """Return a parameter as an integer, or 0 if it is missing. Raises ApiError if the parameter isn't a number."""
+    """Return a parameter as an integer, or 0 if the parameter is missing.
+
+    Raises ApiError if the parameter isn't a number.
+    """
     text = query.get(name, "0")
     if not re.fullmatch("[0-9]{1,19}", text):
         raise bad_request(f'{name}="{text}" isn\'t a number; use digits.')

@@ -77,7 +77,10 @@ async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Respons
 
 
 def _content_range(call: Call) -> tuple[int, int | None]:
-    """Return the position of this request's first byte, and the object's size. The size is None if it is unknown."""
+    """Return the position of this request's first byte, and the object's size.
+
+    The size is None if the client doesn't send it.
+    """
     text = call.headers.get("content-range", f"bytes 0-/{call.headers.get('content-length', '*')}")
     match = re.fullmatch(r"bytes (?:([0-9]{1,18})-[0-9]*|\*)/([0-9]{1,18}|\*)", text)
     if not match:

@@ -38,10 +38,7 @@ PUBLIC_HEADERS = ("content-type", "content-length", "content-range", "etag", "x-
 
 
 class XmlApi:
-    """The methods of the XML API.
-
-    The parts of an upload are hidden files next to the upload's file, such as ID.00001.
-    """
+    """The methods of the XML API. An upload's parts are hidden files next to the upload's file, such as ID.00001."""
 
     def __init__(self, api: Any) -> None:
         self._api, self._buckets = api, api.buckets
@@ -165,7 +162,10 @@ def _asked(call: Call, **more: str) -> Call:
 
 
 def _answer(body: str, written: Resource | None = None) -> Response:
-    """Return a response in the XML API's namespace. If the call wrote an object or a part, headers describe it."""
+    """Return a response in the XML API's namespace.
+
+    If the call wrote an object or a part, add headers that describe the written data.
+    """
     body, headers = body.replace(">", f' xmlns="{NAMESPACE}">', 1), {"ETag": _etag(written)} if written else {}
     if written and "generation" in written:
         headers["X-Goog-Generation"] = written["generation"]

@@ -39,10 +39,7 @@ class Authority:
         return Path(shell).read_bytes() + b"\n" + self._certificate.public_bytes(Encoding.PEM)
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return a server's TLS context for a host.
-
-        The server uses HTTP/2 only for clients that require HTTP/2, such as gRPC.
-        """
+        """Return a server's TLS context for a host. Only clients that require HTTP/2, such as gRPC, use HTTP/2."""
         if host not in self._contexts:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.set_alpn_protocols(["http/1.1", "h2"])

@@ -30,7 +30,10 @@ DETAILS_HEADER = "grpc-status-details-bin"  # Source: grpcio-status 1.85.3, rpc_
 
 
 class Bridge(grpc.GenericRpcHandler):
-    """A gRPC handler that translates calls to REST. It rejects services whose Python client doesn't support REST."""
+    """A gRPC handler that translates calls to REST.
+
+    The handler rejects services whose Python client doesn't support REST.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint

@@ -125,7 +125,7 @@ class Wire:
     async def _hand_over(self, protocol: str, head: bytes, near: Connection) -> None:
         """Forward a connection to the local Vertex.
 
-        `head` is the head of the first request, which has already been read.
+        The proxy has already read `head`, the head of the first request.
         """
         port = await asyncio.to_thread(_server, protocol, self._endpoint, self._buckets)
         far = await asyncio.open_connection(LOOPBACK, port)
@@ -193,10 +193,7 @@ def _storage(buckets: Path) -> str:
 
 
 def _metadata(settings: Settings, account: str) -> dict[str, Any]:
-    """Return the metadata of replicas with a service account.
-
-    The account "" is the project's default service account.
-    """
+    """Return the metadata of replicas with a service account. The account "" is the project's default account."""
     number = project_number(settings.project)
     email = account or f"{number}-compute@developer.gserviceaccount.com"
     own = {"aliases": ["default"], "email": email, "scopes": [*SCOPES], "token": json.dumps(TOKEN)}
