@@ -3,8 +3,8 @@
 For a valid job file, the parser returns an API message. Otherwise, the parser reports all errors together.
 
 A job file is a file that gcloud accepts as --config, with keys in camelCase. A job file contains a CustomJobSpec
-(`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends
-unknown keys to the service, and protobuf stops at the first error. This parser reports all errors.
+(`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). This parser
+reports all errors. However, gcloud sends unknown keys to the service, and protobuf stops at the first error.
 """
 
 from dataclasses import dataclass, field, replace

@@ -131,7 +131,7 @@ def metric_findings(job: HyperparameterTuningJob) -> Findings:
 
 
 def parameter_findings(job: HyperparameterTuningJob) -> Findings:
-    """A study must have a parameter, and each parameter must have a unique name and values that trials can use."""
+    """A study must have a parameter, and each parameter must have a unique name and values that trials can try."""
     nodes = [*_nodes(job.study_spec)]
     if not nodes:
         yield Finding("studySpec.parameters", "the study doesn't have a parameter to tune", "add a parameter")

@@ -229,7 +229,7 @@ def _members(store: Store, context: str) -> Sequence[Resource]:
 
 
 def _subgraph(store: Store, names: Iterable[str]) -> Resource:
-    """Return a LineageSubgraph with the existing artifacts and executions among `names`, and the events between these."""
+    """Return a LineageSubgraph with the existing artifacts and executions in `names`, and their events."""
     nodes = {name: store.get(name) for name in sorted(names) if name in store}
     graph: dict[str, Any] = {kind: [] for kind in NODES}
     for name, node in nodes.items():
