@@ -152,7 +152,7 @@ class Catalog:
         return total(parts)
 
     def reduction_server_image(self, region: str) -> str:
-        """Return the reduction server image nearest to a region. Return "" if the continent is unknown."""
+        """Return the reduction server image nearest to a region. Return "" if the region's continent is unknown."""
         continent = self.nearest_continent.get(region.partition("-")[0], "")
         return self.reduction_server_images.get(continent, "")
 

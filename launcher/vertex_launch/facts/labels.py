@@ -60,7 +60,7 @@ def too_many(labels: Mapping[str, object]) -> Findings:
 
 
 def typed(words: list[str]) -> dict[str, str]:
-    """Parse labels of the form KEY=VALUE. Raises FaultError if Google would reject a label, or a = is missing."""
+    """Parse labels of the form KEY=VALUE. Raises FaultError if a label isn't valid."""
     pairs = [word.partition("=") for word in words]
     findings = [Finding("--label", f"{key} has no =", "write KEY=VALUE") for key, sign, _ in pairs if not sign]
     findings = findings or [finding for key, _, value in pairs for finding in of_label(key, value, "--label")]

@@ -82,7 +82,7 @@ def replicas(
 ) -> tuple[Replica, ...]:
     """Return all replicas of a job, chief first.
 
-    In the job, replace each reference $(NAME) with the value of the variable NAME. `trial` is the ID of the job's
+    Each reference $(NAME) in the job is replaced with the value of the variable NAME. `trial` is the ID of the job's
     tuning trial. The documentation doesn't state whether TF_CONFIG lists reducers as "ps", so a trainer must work with
     and without reducers in TF_CONFIG.
     """

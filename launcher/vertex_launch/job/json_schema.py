@@ -103,7 +103,7 @@ def _scalars() -> Schema:
 def _descriptions(message: Descriptor) -> dict[str, Schema]:
     """Return descriptions of fields, keyed by field name.
 
-    A description is the first paragraph about the field in Google's docstring.
+    A field's description is the first paragraph about the field in Google's docstring.
     """
     if not message.full_name.startswith(proto.PACKAGE):
         return {}

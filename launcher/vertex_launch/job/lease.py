@@ -36,7 +36,8 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
     """Yield a finding for each job that writes to the output folder.
 
     Args:
-        below: The pattern of the subfolders to check. `**/` selects the output folder and all of its subfolders.
+        below: The pattern of the subfolders to check. The pattern `**/` selects the output folder and all
+            of its subfolders.
         seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew its lease in
             this time, `in_use` treats the job as ended.
     """

@@ -272,7 +272,7 @@ def _of_form(value: Any, form: Form, place: str) -> Findings:
 
 
 def _written(value: Any) -> str:
-    """Return the text of a scalar as in the user's document. Write a Python boolean as in JSON."""
+    """Return a scalar as text, as written in the user's document. A Python boolean is written as in JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -3,8 +3,9 @@
 For a valid job file, the parser returns an API message. Otherwise, the parser reports all errors together.
 
 A job file is a file that gcloud accepts as --config, with keys in camelCase. A job file contains a CustomJobSpec
-(`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). This parser
-reports all errors. However, gcloud sends unknown keys to the service, and protobuf stops at the first error.
+(`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). The parser of
+this module reports all errors. However, gcloud sends unknown keys to the service, and protobuf stops at the first
+error.
 """
 
 from dataclasses import dataclass, field, replace
@@ -202,9 +203,9 @@ def read(document: Any, kind: type[M]) -> M:
 def _drop_empty(message: Any) -> None:
     """Clear each submessage that doesn't contain a value.
 
-    For example, an encryptionSpec of {} is equivalent to a missing encryptionSpec. Don't clear the items of a list.
-    Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage has a meaning. For
-    example, an empty RaySpec requests a Ray cluster.
+    For example, an encryptionSpec of {} is equivalent to a missing encryptionSpec. The items of a list are never
+    cleared. Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage has a meaning.
+    For example, an empty RaySpec requests a Ray cluster.
     """
     for part, value in message.ListFields():
         kind = proto_validation.message_in(part)

@@ -1,7 +1,7 @@
 """Paths of the local Vertex's persistent state.
 
-Buckets contain shared data, so the user's umask determines the permissions of files in buckets. Only the user can
-access all other files of the local Vertex.
+Buckets contain shared data, so the user's umask determines the permissions of files in buckets. All other files of the
+local Vertex are accessible only to the user.
 """
 
 import os

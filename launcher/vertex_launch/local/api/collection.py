@@ -107,7 +107,7 @@ class Collection:
         return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
 
     def _updated(self, call: Call, name: str) -> Resource:
-        """Replace the fields that `updateMask` lists. Without `updateMask`, replace the fields in the body."""
+        """Replace the fields that `updateMask` lists. Without `updateMask`, replace all fields in the body."""
         message = without_output(read_message(call, self.message), self.output_only)
         refuse(labels.of_all(getattr(message, "labels", {})))
         body = spec.as_json(message)

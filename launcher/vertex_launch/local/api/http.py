@@ -73,7 +73,7 @@ class Call:
             raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body isn't UTF-8; send UTF-8") from None
 
     def json(self) -> dict[str, Any]:
-        """Parse the body as a JSON object. An empty body means {}. Raises ApiError if the body isn't a JSON object."""
+        """Return the body as a JSON object, or {} if the body is empty. Raises ApiError if the body isn't an object."""
         try:
             parsed = jsons.loads(self.body or b"{}")
             json.dumps(parsed, ensure_ascii=False).encode()  # rejects lone surrogates, which protobuf can't encode
@@ -161,7 +161,7 @@ def not_here(service: str) -> ApiError:
 
 
 async def read_body(call: Call) -> bytes:
-    """Return the whole body.
+    """Return the whole request body.
 
     Raises ApiError if the body is too large. Even then, read the whole body first, because many clients require this.
     """

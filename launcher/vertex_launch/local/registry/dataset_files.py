@@ -50,7 +50,7 @@ class DatasetContent:
         return "csv" if self.header else "jsonl"
 
     def column(self, key: str) -> list[str]:
-        """Return all values of a column. If a row is too short, its value is "".
+        """Return all values of a table column. If a row is too short, its value is "".
 
         Raises ApiError if the column doesn't exist.
         """
@@ -72,7 +72,10 @@ def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
 
 
 def items(configs: Iterable[Mapping[str, Any]], kind: str, buckets: Path) -> DatasetContent:
-    """Read the items that these importConfigs import. Raises ApiError if a file is missing, or an item isn't valid."""
+    """Read the items that `configs`, a list of importConfigs, import.
+
+    Raises ApiError if a file is missing, or an item isn't valid.
+    """
     return DatasetContent((), [item for config in configs for item in _items(config, kind, buckets)])
 
 
@@ -83,7 +86,7 @@ def title(schema: str) -> str:
 
 
 def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item]:
-    """Yield the items of one import. Add the labels that the import sets for all items."""
+    """Yield the items of one import. Add the labels that the import sets for all items to each item."""
     schema = config.get("importSchemaUri", "")
     if f"/{kind}_" not in schema:
         raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" isn\'t a schema for datasets of kind {kind}')

@@ -1,7 +1,7 @@
 """Managed datasets, whose files a training pipeline splits and exports for its job.
 
-Tables are CSV files. Import files, in JSON Lines or CSV format, list images and texts. Clients can list the images, the
-texts and their annotations. For each call, the local Vertex reads the import files again.
+Tables are CSV files. Import files, in JSON Lines or CSV format, list images and texts. Clients can list the images and
+texts in a dataset, and their annotations. For each call, the local Vertex reads the import files again.
 Source: Vertex AI documentation, "Use managed datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform
 2.7.0, types/ (dataset.py, data_item.py, annotation.py).
 """
@@ -69,8 +69,8 @@ class Datasets(Collection):
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
         """Change the display name, the description or the labels of a dataset.
 
-        The label with the dataset's type doesn't change. Raises ApiError if `changed` contains a different field, or a
-        value isn't valid.
+        The label that contains the dataset's type doesn't change. Raises ApiError if `changed` contains a different
+        field, or a value isn't valid.
         """
         if wrong := [field for field in changed if field not in CHANGEABLE]:
             fault = f"updateMask: a dataset's {wrong[0]} can't change; use {', '.join(CHANGEABLE)}"
@@ -97,7 +97,7 @@ class Datasets(Collection):
     def _export(self, call: Call, name: str) -> Resource:
         """Write a dataset to a new folder in a bucket.
 
-        If the request specifies a split, write one file for each set. Otherwise, write one file.
+        If the request specifies a split, write one file for each set. Without a split, write only one file.
         """
         dataset, config = self._store.get(name), as_json(read_message(call, ExportDataRequest)).get("exportConfig", {})
         content = _content(dataset, config, "exportConfig", self._buckets)
