@@ -225,7 +225,7 @@ def test_files_that_cannot_be_read_are_one_sentence(
 @pytest.mark.parametrize("field", ["bigqueryDestination", "savedQueryId", "annotationsFilter"])
 def test_what_only_the_service_can_do_is_refused(ours: Datasets, buckets: Path, field: str) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match=f"inputDataConfig.{field}: the local Vertex doesn't support it"):
+    with pytest.raises(ApiError, match=f"inputDataConfig.{field}: the local Vertex doesn't support this field"):
         exported(dataset, buckets, **{field: "x"})
 
 

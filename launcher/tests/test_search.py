@@ -406,14 +406,14 @@ CHILD = 'parameterSpec: {parameterId: "y", integerValueSpec: {minValue: 1, maxVa
 
 # A study, and all that is said about it: the place below studySpec and words of the sentence.
 FAULTS = [
-    (LOSS, "parameters", "no parameter to tune"),
-    (f"parameters: [{{{DOUBLE}}}]", "metrics", "no metric"),
+    (LOSS, "parameters", "a parameter to tune"),
+    (f"parameters: [{{{DOUBLE}}}]", "metrics", "doesn't have a metric"),
     (f"metrics: [{{}}]\nparameters: [{{{DOUBLE}}}]", "metrics[0].metricId", "is missing"),
     (f"metrics: [{{metricId: my loss}}]\nparameters: [{{{DOUBLE}}}]", "metrics[0].metricId", "write my_loss"),
     (
         f"metrics: [{{metricId: loss, safetyConfig: {{safetyThreshold: 0.5}}}}]\nparameters: [{{{DOUBLE}}}]",
         "metrics[0].safetyConfig",
-        "remove it",
+        "remove this field",
     ),
     (parameter("doubleValueSpec: {minValue: 1, maxValue: 2}"), "parameters[0].parameterId", "is missing"),
     (parameter(DOUBLE.replace(" x", " a b")), "parameters[0].parameterId", "white space"),
@@ -512,12 +512,12 @@ FAULTS = [
     (
         parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {learningRateParameterName: x}",
         "convexAutomatedStoppingSpec.learningRateParameterName",
-        "remove it",
+        "remove this field",
     ),
     (
         parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {updateAllStoppedTrials: true}",
         "convexAutomatedStoppingSpec.updateAllStoppedTrials",
-        "stopped trials keep their measurements",
+        "stopped trials always keep their measurements",
     ),
     (parameter(DOUBLE) + "\nstudyStoppingConfig: {maxNumTrials: 3}", "studyStoppingConfig", "use maxTrialCount"),
     (

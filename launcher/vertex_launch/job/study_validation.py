@@ -37,7 +37,7 @@ LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 # Fields that Google documents for Vizier, but that the local Vertex, which uses Optuna, doesn't implement.
 NOT_HERE = {
     "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",
-    "convex_automated_stopping_spec.learning_rate_parameter_name": "remove it",
+    "convex_automated_stopping_spec.learning_rate_parameter_name": "remove this field",
     "convex_automated_stopping_spec.update_all_stopped_trials": (
         "remove this field, because stopped trials always keep their measurements"
     ),
