@@ -42,7 +42,7 @@ class _MachineType(NamedTuple):
 
 
 def accelerator_cure(word: str, names: Collection[str]) -> str:
-    """Return the advice for a word that isn't one of the API's accelerator names."""
+    """Return advice on how to correct an accelerator name that the API doesn't know."""
     known, meant = standard(), _accelerator(word)
     current = [name for name in names if name not in known.retired_accelerators]
     if guess := accelerator(word, current):
@@ -59,7 +59,7 @@ def accelerator(word: str, names: Iterable[str]) -> str:
 
 
 def machine_cure(word: str, catalog: Catalog) -> str:
-    """Return the advice for a word that isn't a machine type in the catalog."""
+    """Return advice on how to correct a machine type that the catalog doesn't contain."""
     found = machine_types(word, catalog)
     return _meant(found) if found else f"use one such as {', '.join([*catalog.machines][:SUCH_AS])}"
 
@@ -84,17 +84,17 @@ def machine_types(word: str, catalog: Catalog) -> list[str]:
 
 
 def strategy_cure(word: str, names: Collection[str]) -> str:
-    """Return the advice for a word that isn't one of the API's scheduling strategies."""
+    """Return advice on how to correct a scheduling strategy that the API doesn't know."""
     return _by_alias(word, [name for name in names if name not in STRATEGIES], STRATEGIES)
 
 
 def disk_cure(word: str, types: Collection[str]) -> str:
-    """Return the advice for a word that isn't a supported boot disk type."""
+    """Return advice on how to correct a boot disk type that isn't supported."""
     return _by_alias(word, types, FACTS["disks"])
 
 
 def region_cure(word: str, regions: Collection[str]) -> str:
-    """Return the advice for a word that isn't a supported region, such as a zone or another cloud's region."""
+    """Return advice on how to correct a region that isn't supported, such as a zone or another cloud's region."""
     continent, wind, number = _region(word)
     near = [name for name in regions if name.startswith(f"{continent}-{wind}")] if continent else []
     exact = [name for name in near if name == f"{continent}-{wind}{number}"]

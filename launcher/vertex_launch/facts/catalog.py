@@ -247,7 +247,7 @@ def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the facts in a YAML file."""
+    """Read the facts from a YAML file."""
     # The C loader, if PyYAML has it, is four times faster.
     facts: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return facts

@@ -145,7 +145,7 @@ def argument_pools(job: Job) -> list[Pool]:
 
 
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-    """Return a replica's whole command. Return () if only the image defines the command.
+    """Return a replica's command with all arguments. Return () if only the image defines the command.
 
     The job's command replaces the image's entry point. References in the job's command and arguments are expanded, but
     references in the image's entry point aren't expanded.

@@ -65,7 +65,7 @@ class Pool:
 
     @property
     def serves(self) -> bool:
-        """True if the pool runs parameter servers, which are all programs in pool 2 except the reduction server."""
+        """True if the pool runs parameter servers, that is, if pool 2 runs any program but the reduction server."""
         return self.index == REDUCERS and not self.reduces
 
     @property
@@ -133,7 +133,10 @@ class Job:
 
     @property
     def reducers(self) -> tuple[Pool, ...]:
-        """Worker pool 2 if the pool runs reduction servers. Otherwise, this property is empty."""
+        """The worker pool that runs reduction servers, which can only be pool 2.
+
+        This property is empty if pool 2 doesn't run reduction servers.
+        """
         return tuple(pool for pool in self.pools if pool.index == REDUCERS and pool.reduces)
 
     @property

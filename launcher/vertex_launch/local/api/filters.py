@@ -64,7 +64,7 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
 
 
 def page(resources: Sequence[Resource], fields: Container[str], /, **query: str) -> tuple[list[Resource], str]:
-    """Return one page of a list, and the token of the next page. After the last page, the token is "".
+    """Return one page of a list, and the token of the next page. On the last page, the token is "".
 
     A client can filter and order by `fields`, which are in camelCase. `query` contains the call's parameters. Raises
     ApiError INVALID_ARGUMENT if a parameter isn't valid.

@@ -24,7 +24,7 @@ OPERATION = re.compile(r".*/(?=operations(/\*)?$)")  # the path before the opera
 
 
 class Operations:
-    """The newest long-running operations of the server. An operation's name begins with the name of its resource."""
+    """The server's most recent long-running operations. An operation's name begins with the name of its resource."""
 
     def __init__(self, store: Store, kept: int = KEPT) -> None:
         self._store = store

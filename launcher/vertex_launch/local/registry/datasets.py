@@ -139,7 +139,7 @@ class Annotations(DataItems):
     collection, message = f"{DATA_ITEMS}/*/annotations", Annotation
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List an item's annotations. Raises ApiError NOT_FOUND if the item doesn't exist."""
+        """List the annotations of a dataset item. Raises ApiError NOT_FOUND if the item doesn't exist."""
         dataset, _, number = parent.partition("/dataItems/")
         item = self.items(dataset).get(number)
         if item is None:

@@ -197,7 +197,7 @@ class Executions(_Nodes):
         }
 
     def _add_events(self, call: Call, name: str) -> Resource:
-        """Add events that connect artifacts to an execution. Skip artifacts that are already connected."""
+        """Add events that connect artifacts to an execution. Skip artifacts that already have an event."""
         events = as_json(read_message(call, service.AddExecutionEventsRequest)).get("events", [])
         cures = {"artifact": "set an artifact name", "type": "set INPUT or OUTPUT"}
         places = [(f"events[{i}].{key}", key) for i, event in enumerate(events) for key in cures if key not in event]

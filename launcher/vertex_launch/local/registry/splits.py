@@ -67,7 +67,7 @@ def _fractions(split: Mapping[str, float]) -> Fractions:
 
 
 def _by_fraction(count: int, shares: Fractions) -> Assignment:
-    """Assign rows to sets randomly. `shares` are the fractions of the sets, which are rounded to whole rows."""
+    """Assign rows to sets randomly. The sets have the fractions in `shares`, rounded to whole rows."""
     return _assigned(count, [_shuffled(range(count))], shares)
 
 
@@ -90,7 +90,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _by_value(values: Iterable[str]) -> Assignment:
-    """Return each value that is the name of a set. Replace all other values with None."""
+    """Return each value that is the name of a set. Replace values that aren't names of sets with None."""
     return [value if value in SETS else None for value in values]
 
 

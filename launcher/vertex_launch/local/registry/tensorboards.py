@@ -216,7 +216,10 @@ def _points_in(call: Call, request: Any) -> Any:
 
 
 def _faults(store: Store, run: str, request: Any) -> Findings:
-    """Yield findings about the points in a request. Raises ApiError NOT_FOUND if a time series doesn't exist."""
+    """Yield a finding for each problem with the points in a request.
+
+    Raises ApiError NOT_FOUND if a time series doesn't exist.
+    """
     count = sum(len(data.values) for data in request.time_series_data)
     if count > MOST_WRITTEN:
         yield Finding("timeSeriesData", f"has {count} points", f"send at most {MOST_WRITTEN} in one request")

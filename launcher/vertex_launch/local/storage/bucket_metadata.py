@@ -49,7 +49,7 @@ class BucketMetadata:
     def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
         """Merge fields into a bucket's metadata.
 
-        Null removes a field. Raises ApiError if the metageneration differs.
+        A null removes a field. Raises ApiError if the metageneration differs.
         """
         self._update(bucket, lambda kept: merged(kept, _changeable(body)), _etag(metageneration))
 

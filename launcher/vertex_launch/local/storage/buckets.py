@@ -90,7 +90,10 @@ class Buckets:
         return item
 
     def open(self, bucket: str, name: str) -> tuple[Object, BinaryIO]:
-        """Return an object and its open file. If the object is replaced, the open file still has the old contents."""
+        """Open an object, and return its state and the open file.
+
+        If the object is replaced, the open file still has the old contents.
+        """
         item = self.get(bucket, name)
         if name.endswith("/"):
             return item, io.BytesIO()

@@ -43,7 +43,7 @@ class GcsApi:
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
-        """Return the routes of the API. GET requests can't start uploads, because web pages can send GET requests."""
+        """Return the JSON API's routes. GET requests can't start uploads, because web pages can send GET requests."""
         uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
         return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading, *XmlApi(self).routes()]
 
@@ -242,7 +242,10 @@ def _call_in(part: Message, batch: Call) -> Call:
 
 
 def _as_part(part: Message, answer: Response) -> bytes:
-    """Convert a response to a part of the batch response. The part has the content ID of the request's part."""
+    """Convert a response to a part of the batch response.
+
+    The new part has the same content ID as the part of the request.
+    """
     id = str(part.get("content-id", "")).strip("<> ")
     about = f"Content-Type: application/http\r\nContent-ID: <response-{id}>\r\n"
     status = f"HTTP/1.1 {answer.status_code} {http.HTTPStatus(answer.status_code).phrase}\r\n"

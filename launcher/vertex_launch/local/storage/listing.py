@@ -1,7 +1,7 @@
 """Listing of a bucket's object names in Cloud Storage's order, page by page.
 
 Cloud Storage orders objects by their complete names, so "a.txt" comes before "a/b". A recursive scan of the folders
-yields this order.
+yields the same order as Cloud Storage.
 """
 
 import base64
@@ -102,7 +102,7 @@ def _reach(name: str, starts: set[int], token: str, texts: Sequence[re.Pattern[s
 
 
 def _last_of(token: str) -> str:
-    """Return the last name of the previous page. Return "" for the first page."""
+    """Return the last object name on the previous page. If the token is empty, return ""."""
     try:
         return base64.b64decode(token, altchars="-_", validate=True).decode()
     except ValueError:

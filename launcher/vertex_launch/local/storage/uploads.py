@@ -89,7 +89,7 @@ def _content_range(call: Call) -> tuple[int, int | None]:
 
 
 async def append(part: Path, call: Call, begin: int) -> int:
-    """Append the request's bytes that the part doesn't contain yet. Return the part's new size.
+    """Append the bytes of a request that an upload's file doesn't contain yet. Return the file's new size.
 
     `begin` is the position of the request's first byte in the object.
     """
@@ -105,7 +105,7 @@ async def append(part: Path, call: Call, begin: int) -> int:
 
 
 async def _receive_multipart(call: Call, part: Path) -> Mapping[str, Any]:
-    """Write the object's bytes to the part. Return the metadata, which precedes the bytes in the request."""
+    """Write the object's bytes to an upload's file. Return the metadata, which precedes the bytes in the request."""
     blocks = _blocks(call)
     mark, newline, about, data = _parts(await anext(blocks, b""))
     with part.open("w+b") as file:
@@ -142,7 +142,10 @@ def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mappin
 
 
 def verified(call: Call, part: Path, about: Mapping[str, Any]) -> Checksums:
-    """Return a part's checksums. If the client's checksums differ, remove the part and raise ApiError."""
+    """Return the checksums of an upload's file.
+
+    If the client's checksums differ, remove the file and raise ApiError.
+    """
     with part.open("rb") as file:
         sums = checksums(file, part.stat().st_size)
     sent = f"{call.headers.get('x-goog-hash', '')},md5={call.headers.get('content-md5', '')}"

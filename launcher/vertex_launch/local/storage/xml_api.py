@@ -44,7 +44,7 @@ class XmlApi:
         self._api, self._buckets = api, api.buckets
 
     def routes(self) -> list[Route]:
-        """Return the routes of the API. A GET request never changes a bucket."""
+        """Return the XML API's routes. A GET request never changes a bucket."""
         methods = {"GET": self.read, "PUT": self.write, "POST": self.write_in_parts, "DELETE": self.delete}
         listing = ("GET", f"{XML_API}/{{bucket}}/?", self.list_objects)
         return [listing, *((method, OBJECT, act) for method, act in methods.items())]

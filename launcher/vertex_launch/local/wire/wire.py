@@ -193,7 +193,7 @@ def _storage(buckets: Path) -> str:
 
 
 def _metadata(settings: Settings, account: str) -> dict[str, Any]:
-    """Return the metadata of replicas with a service account. The account "" is the project's default account."""
+    """Return the metadata server's values for a service account. The account "" is the project's default account."""
     number = project_number(settings.project)
     email = account or f"{number}-compute@developer.gserviceaccount.com"
     own = {"aliases": ["default"], "email": email, "scopes": [*SCOPES], "token": json.dumps(TOKEN)}
