@@ -264,7 +264,7 @@ CASES = [
         },
         {},
         'parentDiscreteValues.values[0]: must be a number, not "adam"',
-        "use parentCategoricalValues for text, under the parameter that has these values",
+        "for text, use parentCategoricalValues under the parameter that has these values",
     ),
     tuning(
         "form",
@@ -479,13 +479,13 @@ CASES = [
         "output-folder",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/../run"},
         {},
-        ('"gs://demo-data/../run"', "a part that isn't a file name"),
+        ('"gs://demo-data/../run"', "a part that isn't a filename"),
     ),
     Case(
         "output-folder",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run\n"},
         {},
-        ('"gs://demo-data/run\\n"', "contains a NUL or a line break"),
+        ('"gs://demo-data/run\\n"', "contains a NUL character or a line break"),
     ),
     Case(
         "gcs-mount",
@@ -1170,8 +1170,8 @@ CASES = [
     # tuning
     tuning("study-counts", {"maxTrialCount": 0}, {"maxTrialCount": 3}, "maxTrialCount", "1 or more"),
     tuning("study-counts", {"parallelTrialCount": 0}, {"parallelTrialCount": 1}, "parallelTrialCount"),
-    tuning("study-metrics", {"studySpec.metrics": []}, {}, "has no metric", "add a metric"),
-    tuning("study-parameters", {"studySpec.parameters": []}, {}, "no parameter to tune", "add a parameter"),
+    tuning("study-metrics", {"studySpec.metrics": []}, {}, "doesn't have a metric", "add a metric"),
+    tuning("study-parameters", {"studySpec.parameters": []}, {}, "a parameter to tune", "add a parameter"),
     tuning(
         "study-parameters",
         {"studySpec.parameters": [RATE, OPTIMIZER, BETA | {"conditionalParameterSpecs": [WITH_ADAM | BELOW_ITSELF]}]},

@@ -419,7 +419,7 @@ def test_a_bucket_changes_as_patched_or_replaced_but_for_its_place(bucket: stora
     bucket.labels = {"only": "this"}
     bucket.update()
     assert bucket.client.get_bucket("bucket").labels == {"only": "this"}
-    with pytest.raises(exceptions.PreconditionFailed, match="has changed; read it again"):
+    with pytest.raises(exceptions.PreconditionFailed, match="has changed; read the bucket again"):
         bucket.patch(if_metageneration_match=1)
 
 

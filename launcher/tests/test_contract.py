@@ -245,7 +245,7 @@ def test_every_pool_whose_command_only_its_image_knows_is_named_at_once() -> Non
         ["jobs/run.yaml", "workerPoolSpecs[3].containerSpec"],
     ]
     line = '"image:1" = ["PROGRAM", "ARGUMENT"]'
-    assert str(caught.value.findings[0]).endswith(f"set the image's under [commands] in vertex.toml: {line}")
+    assert str(caught.value.findings[0]).endswith(f"set the image's command under [commands] in vertex.toml: {line}")
 
 
 def variables(**values: str) -> list[dict[str, str]]:

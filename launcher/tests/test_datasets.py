@@ -225,7 +225,7 @@ def test_files_that_cannot_be_read_are_one_sentence(
 @pytest.mark.parametrize("field", ["bigqueryDestination", "savedQueryId", "annotationsFilter"])
 def test_what_only_the_service_can_do_is_refused(ours: Datasets, buckets: Path, field: str) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match=f"inputDataConfig.{field}: the local Vertex doesn't support it"):
+    with pytest.raises(ApiError, match=f"inputDataConfig.{field}: the local Vertex doesn't support this field"):
         exported(dataset, buckets, **{field: "x"})
 
 
@@ -321,7 +321,7 @@ def test_an_explicit_fraction_goes_before_what_items_say_of_their_use(ours: Data
         (IMAGES, ONE_LABEL, "i.csv", "gs://b/1.jpg,cat\nhere,cat\n", "row 2 isn't a valid"),
         (IMAGES, ONE_LABEL, "i.jsonl", '{"imageGcsUri": "gs://b/1.jpg"}\n[1]\n', "line 2 isn't a JSON item"),
         (IMAGES, ONE_LABEL, "i.jsonl", '{"dataItemResourceLabels": "x"}\n', "line 1 isn't a JSON item"),
-        (IMAGES, LABELS, "i.csv", "gs://b/1.jpg,cat\n", "isn't for a dataset of kind image"),
+        (IMAGES, LABELS, "i.csv", "gs://b/1.jpg,cat\n", "isn't a schema for datasets of kind image"),
         (IMAGES, schema.dataset.ioformat.image.image_segmentation, "i.csv", "gs://b/1.jpg\n", "use JSON Lines"),
         (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,0,0\n", "LABEL,X_MIN,Y_MIN,,,X_MAX,Y_MAX,,"),
         (IMAGES, BOXES, "i.csv", "gs://b/1.jpg,cat,0,0,,,12,40,,\n", "with coordinates from 0 to 1"),

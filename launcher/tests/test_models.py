@@ -102,7 +102,7 @@ def test_a_version_is_deleted_and_the_default_one_only_with_its_model(ours: Mode
 
 @pytest.mark.parametrize("artifact", ["gs://b/empty/model", "gs://b/nowhere/model", "gs://b/../gcs/b", "b"])
 def test_a_folder_without_a_file_is_no_model(ours: Models, artifact: str) -> None:
-    with pytest.raises(ApiError, match="is empty and contains no model; save the model in that folder; a training job"):
+    with pytest.raises(ApiError, match=r"is empty and doesn't contain a model; save the model in that folder\. A"):
         ours.upload(BY_ID, {"displayName": "digits", "artifactUri": artifact})
     assert ours.list(BY_ID) == []
 
@@ -112,7 +112,7 @@ def test_a_folder_without_a_file_is_no_model(ours: Models, artifact: str) -> Non
     [
         ({"parent_model": f"{BY_ID}/models/7"}, "NOT_FOUND", "models/7 does not exist"),
         ({"parent_model": "projects/other/locations/l/models/7"}, "INVALID_ARGUMENT", "isn't under"),
-        ({"model_id": "7seven"}, "INVALID_ARGUMENT", 'modelId: "7seven" isn\'t an id'),
+        ({"model_id": "7seven"}, "INVALID_ARGUMENT", 'modelId: "7seven" isn\'t a valid ID'),
         ({"model_id": "taken"}, "ALREADY_EXISTS", "set it as parentModel"),
         ({"versionAliases": ["2"]}, "INVALID_ARGUMENT", 'versionAliases: "2" isn\'t a valid alias'),
     ],
@@ -189,7 +189,7 @@ def test_a_model_needs_no_artifacts_but_none_that_are_missing(vertex: Service) -
     model = uploaded(artifact_uri=None)
     assert model.uri is None
     assert model.supported_export_formats == {}
-    with pytest.raises(BadRequest, match="gs://b/nowhere is empty and contains no model"):
+    with pytest.raises(BadRequest, match="gs://b/nowhere is empty and doesn't contain a model"):
         uploaded(artifact_uri="gs://b/nowhere")
 
 
@@ -214,7 +214,7 @@ def test_versions_share_a_name_and_aliases_move_between_them(vertex: Service) ->
     assert registry.get_model("stable").version_description == "wider"
     registry.delete_version("1")
     assert aliases(registry) == {"2": ["default", "stable"]}
-    with pytest.raises(GoogleAPICallError, match="is the default version; move the alias by assigning"):
+    with pytest.raises(GoogleAPICallError, match="is the default version; to move the alias, assign"):
         registry.remove_version_aliases(["default"], "2")
     with pytest.raises(BadRequest, match='versionAliases: "2" isn\'t a valid alias'):
         registry.add_version_aliases(["2"], "2")

@@ -381,7 +381,7 @@ def test_a_long_traceback_is_shown_whole_and_a_line_on_stderr_like_any_other(pro
         ({"pythonPackageSpec": PACKAGE}, "workerPoolSpecs[0].pythonPackageSpec.packageUris[0]: "),
         (
             {"containerSpec": {"imageUri": "image", "args": ["x"]}},
-            "workerPoolSpecs[0].containerSpec: no command is set",
+            "workerPoolSpecs[0].containerSpec: the job doesn't set a command",
         ),
     ],
     ids=["package", "arguments"],

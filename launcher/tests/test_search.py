@@ -406,14 +406,14 @@ CHILD = 'parameterSpec: {parameterId: "y", integerValueSpec: {minValue: 1, maxVa
 
 # A study, and all that is said about it: the place below studySpec and words of the sentence.
 FAULTS = [
-    (LOSS, "parameters", "no parameter to tune"),
-    (f"parameters: [{{{DOUBLE}}}]", "metrics", "no metric"),
+    (LOSS, "parameters", "a parameter to tune"),
+    (f"parameters: [{{{DOUBLE}}}]", "metrics", "doesn't have a metric"),
     (f"metrics: [{{}}]\nparameters: [{{{DOUBLE}}}]", "metrics[0].metricId", "is missing"),
     (f"metrics: [{{metricId: my loss}}]\nparameters: [{{{DOUBLE}}}]", "metrics[0].metricId", "write my_loss"),
     (
         f"metrics: [{{metricId: loss, safetyConfig: {{safetyThreshold: 0.5}}}}]\nparameters: [{{{DOUBLE}}}]",
         "metrics[0].safetyConfig",
-        "remove it",
+        "remove this field",
     ),
     (parameter("doubleValueSpec: {minValue: 1, maxValue: 2}"), "parameters[0].parameterId", "is missing"),
     (parameter(DOUBLE.replace(" x", " a b")), "parameters[0].parameterId", "white space"),
@@ -461,7 +461,7 @@ FAULTS = [
     (
         parameter(f"parameterId: x, discreteValueSpec: {{values: {[*range(1001)]}}}"),
         "parameters[0].discreteValueSpec.values",
-        "1001 values are too many: Vertex AI accepts at most 1000",
+        "1001 values are too many, because Vertex AI accepts at most 1000",
     ),
     (
         parameter(DOUBLE) + "\nalgorithm: GRID_SEARCH",
@@ -512,12 +512,12 @@ FAULTS = [
     (
         parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {learningRateParameterName: x}",
         "convexAutomatedStoppingSpec.learningRateParameterName",
-        "remove it",
+        "remove this field",
     ),
     (
         parameter(DOUBLE) + "\nconvexAutomatedStoppingSpec: {updateAllStoppedTrials: true}",
         "convexAutomatedStoppingSpec.updateAllStoppedTrials",
-        "stopped trials keep their measurements",
+        "stopped trials always keep their measurements",
     ),
     (parameter(DOUBLE) + "\nstudyStoppingConfig: {maxNumTrials: 3}", "studyStoppingConfig", "use maxTrialCount"),
     (
@@ -644,7 +644,7 @@ def test_a_search_whose_trials_all_measure_the_same_says_that_flags_may_not_arri
     search = start(REPORTS.format(value), maxTrialCount=2, parallelTrialCount=2)
     said, _ = search.communicate(timeout=240)
     assert search.returncode == 0
-    words = "all 2 trials measured exactly the same loss, 0.25. Their flags may not reach the program. If "
+    words = "all 2 trials measured exactly the same loss, 0.25. The flags of the trials may not reach the program. If "
     assert said.splitlines()[-1].startswith(words) == alike
 
 

@@ -138,7 +138,10 @@ MALFORMED = [
     (
         "pools as mapping",
         "workerPoolSpecs: {replicaCount: 1}",
-        ["workerPoolSpecs: must be a list, not a mapping; begin it with a dash: only gcloud accepts a lone item"],
+        [
+            "workerPoolSpecs: must be a list, not a mapping; "
+            "begin the item with a dash, because only gcloud accepts an item without a dash"
+        ],
     ),
     ("pools missing", "workerPoolSpecs:\n", ["workerPoolSpecs: must be a list, not nothing"]),
     ("null pool", "workerPoolSpecs: [null]", ["workerPoolSpecs[0]: has no value", "write {}"]),

@@ -1,1 +1,1 @@
-"""Facts about Vertex AI with dates and sources: machines, regions, prices, images, and their common other names."""
+"""Facts about Vertex AI with dates and sources: machines, regions, prices, images, and common alternative names."""

@@ -1,8 +1,9 @@
 """Suggestions for names of hardware, strategies and regions that Vertex AI doesn't use.
 
-Users write names from NVIDIA, Compute Engine, Kubernetes and other clouds: L4, nvidia-h100-80gb, v5litepod, a2-ultra.
-Such names differ only in a model or a number, so the nearest spelling is often a different machine. Therefore the model
-decides, and a model that Vertex AI doesn't offer isn't replaced with another model.
+Users write names from NVIDIA, Compute Engine, Kubernetes and other clouds, such as L4, nvidia-h100-80gb, v5litepod or
+a2-ultra. Because hardware names differ only in a model or a number, the name with the nearest spelling often belongs to
+a different machine. Therefore, a suggested name always contains the model that the user wrote. If Vertex AI doesn't
+offer the model, this module doesn't suggest a different model.
 """
 
 import re
@@ -26,14 +27,14 @@ _WIND = f"(?:(?:{'|'.join(WINDS.values())}|[{''.join(WINDS)}]){{0,2}})"
 
 
 class _Accelerator(NamedTuple):
-    """The parts of an accelerator's name: the model, such as h100 or v5e, and other words, such as mega or 80."""
+    """The parts of an accelerator's name: the model, such as h100 or v5e, and the other words, such as mega or 80."""
 
     model: str
     rest: frozenset[str]
 
 
 class _MachineType(NamedTuple):
-    """The parts of a machine type's name, such as g2, standard and 8. Missing parts are "" or 0."""
+    """The parts of a machine type's name, such as g2, standard and 8. Missing parts have the value "" or 0."""
 
     family: str
     kind: str
@@ -41,7 +42,7 @@ class _MachineType(NamedTuple):
 
 
 def accelerator_cure(word: str, names: Collection[str]) -> str:
-    """Return the cure for a word that isn't one of the API's accelerator names."""
+    """Return advice on how to correct an accelerator name that the API doesn't know."""
     known, meant = standard(), _accelerator(word)
     current = [name for name in names if name not in known.retired_accelerators]
     if guess := accelerator(word, current):
@@ -51,20 +52,23 @@ def accelerator_cure(word: str, names: Collection[str]) -> str:
 
 
 def accelerator(word: str, names: Iterable[str]) -> str:
-    """Return the name with the same model and the most similar other words, or "" if no name has the model."""
+    """Return the most similar accelerator of the same model. Return "" if no accelerator has the model."""
     meant, is_gpu = _accelerator(word), re.search("nvidia|tesla|[gr]tx", word.casefold())
     same = [name for name in names if _is(meant.model, name) and not (is_gpu and name.startswith("TPU"))]
     return min(same, key=lambda name: (len(_accelerator(name).rest ^ meant.rest), len(name)), default="")
 
 
 def machine_cure(word: str, catalog: Catalog) -> str:
-    """Return the cure for a word that isn't a machine type in the catalog."""
+    """Return advice on how to correct a machine type that the catalog doesn't contain."""
     found = machine_types(word, catalog)
     return _meant(found) if found else f"use one such as {', '.join([*catalog.machines][:SUCH_AS])}"
 
 
 def machine_types(word: str, catalog: Catalog) -> list[str]:
-    """Return the machine types that a name may mean, by its family, kind and size, or by its accelerator."""
+    """Return the machine types that a user's word may mean.
+
+    The word can be an inexact name of a machine type, or the name of an accelerator.
+    """
     machines = catalog.machines.values()
     families = sorted({one.family for one in machines}, key=len, reverse=True)
     meant, offered = _machine_type(word, families), {one.name: _machine_type(one.name, families) for one in machines}
@@ -80,17 +84,17 @@ def machine_types(word: str, catalog: Catalog) -> list[str]:
 
 
 def strategy_cure(word: str, names: Collection[str]) -> str:
-    """Return the cure for a word that isn't one of the API's scheduling strategies."""
+    """Return advice on how to correct a scheduling strategy that the API doesn't know."""
     return _by_alias(word, [name for name in names if name not in STRATEGIES], STRATEGIES)
 
 
 def disk_cure(word: str, types: Collection[str]) -> str:
-    """Return the cure for a word that isn't one of these boot disk types."""
+    """Return advice on how to correct a boot disk type that isn't supported."""
     return _by_alias(word, types, FACTS["disks"])
 
 
 def region_cure(word: str, regions: Collection[str]) -> str:
-    """Return the cure for a word that isn't one of these regions, such as a zone or another cloud's region."""
+    """Return advice on how to correct a region that isn't supported, such as a zone or another cloud's region."""
     continent, wind, number = _region(word)
     near = [name for name in regions if name.startswith(f"{continent}-{wind}")] if continent else []
     exact = [name for name in near if name == f"{continent}-{wind}{number}"]
@@ -100,7 +104,7 @@ def region_cure(word: str, regions: Collection[str]) -> str:
 
 
 def choice(names: list[str]) -> str:
-    """Return a cure that lists all names or, if there are many, the first names."""
+    """Return advice that lists the names to choose from. If there are many names, list only the first names."""
     if len(names) > SHOWN:
         return f"use one such as {', '.join(names[:SUCH_AS])}"
     return f"use one of {', '.join(names)}" if len(names) > 1 else f"use {names[0]}"
@@ -118,15 +122,15 @@ def _accelerator(name: str) -> _Accelerator:
 
 
 def _is(model: str, name: str) -> bool:
-    """Return whether an accelerator's name has this model. v5, v6 and v7 match all of their variants."""
+    """Return whether an accelerator's name contains a model. The models v5, v6 and v7 match all variants."""
     theirs = _accelerator(name).model
     return bool(model) and (theirs == model or (model in ("v5", "v6", "v7") and theirs[:-1] == model))
 
 
 def _machine_type(name: str, families: Iterable[str]) -> _MachineType:
-    """Parse a machine type's name, in which the family can be joined with the kind, as in n1standard-8.
+    """Parse a machine type's name.
 
-    Longer families must come first.
+    The family and the kind can be joined, as in n1standard-8. In `families`, longer names must come first.
     """
     first, *others = re.split("[-_ .]+", name.casefold().rpartition("/")[2])
     family = next((one for one in families if re.match(rf"{re.escape(one)}(?:[a-z]{{3}}|$)", first)), "")
@@ -138,7 +142,10 @@ def _machine_type(name: str, families: Iterable[str]) -> _MachineType:
 
 
 def _sized(family: Mapping[str, _MachineType], meant: _MachineType) -> list[str]:
-    """Return a family's machine types of this kind and size, or else of the next sizes or other kinds."""
+    """Return a family's machine types of the given kind and size.
+
+    If the family doesn't offer this size, return machine types of similar sizes.
+    """
     kinds = {one.kind for one in family.values()}
     alike = {kind for kind in kinds if meant.kind and (kind.startswith(meant.kind) or meant.kind.startswith(kind))}
     alike = alike or {nearest(meant.kind, kinds, CLOSE)} - {""} or kinds
@@ -158,7 +165,7 @@ def _by_alias(word: str, names: Collection[str], meanings: Mapping[str, str]) ->
 
 
 def _region(word: str) -> tuple[str, str, str]:
-    """Return the continent, the direction and the number in a region's name. Missing parts are ""."""
+    """Return the continent, the direction and the number in a region's name. Missing parts have the value ""."""
     lands = {*CONTINENTS, *CONTINENTS.values(), "us", "me"}
     land = "|".join(sorted(lands, key=len, reverse=True))
     text = letters(word).replace(" ", "")

@@ -1,4 +1,4 @@
-"""Dated facts about what Vertex AI offers for training, from machines.yaml. vertex.toml can add facts."""
+"""Dated facts about the machines, prices and limits of Vertex AI training. The facts come from machines.yaml."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One type of GPU. The quota is "" if the name of its metric isn't known."""
+    """A type of GPU. The quota is "" if the name of the quota metric isn't known."""
 
     name: str
     memory_gb: float  # of one GPU
@@ -43,7 +43,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Machine:
-    """One machine type. Values that aren't published are 0."""
+    """A machine type. If Google doesn't publish a value, the value is 0."""
 
     name: str
     vcpus: int
@@ -64,7 +64,7 @@ class Machine:
 
     @property
     def needs_gpus(self) -> bool:
-        """True if the machine always has GPUs. Among machines with GPUs, only N1 machines can also run without them."""
+        """True if the machine always has GPUs. Only N1 machines can run either with or without GPUs."""
         return bool(self.gpus) and self.family != "n1"
 
 
@@ -73,7 +73,7 @@ Entry = TypeVar("Entry", Machine, Accelerator)
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits beyond which the service rejects a job, in seconds and GB."""
+    """The limits of a job, in seconds and GB. The service rejects a job that exceeds a limit."""
 
     pools: int
     env: int
@@ -87,20 +87,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class N1Network:
-    """The limits of an N1 machine's network, by the type and the count of its GPUs."""
+    """The network limits of N1 machines, by the type and number of GPUs."""
 
     gbps_per_vcpu: float
     cap_gbps: Mapping[str, Mapping[int, float]]
     documented: Mapping[str, tuple[int, ...]]  # GPU type -> the counts whose cap is documented
 
     def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
-        """Return the cap of an N1 machine with GPUs in Gbit/s, or None for other machines and unknown caps."""
+        """Return the cap of an N1 machine with GPUs in Gbit/s. Return None if there is no known cap."""
         return self.cap_gbps.get(accelerator, {}).get(count) if machine and machine.family == "n1" else None
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """Everything that is known about the service on one date. The fields are the keys of the two YAML files."""
+    """All facts about the service on one date. The fields match the keys of machines.yaml and prebuilt.yaml."""
 
     compiled: date
     sources: Mapping[str, str]  # the key that entries refer to -> the page
@@ -119,14 +119,15 @@ class Catalog:
     quotas: Mapping[str, Any]  # the parts of a quota metric's name
 
     def machine(self, name: str) -> Machine | None:
-        """Return the machine type with this name, or None if it isn't known to be offered for training."""
+        """Return the machine type with the given name. Return None if the catalog doesn't contain the machine type."""
         return self.machines.get(name)
 
     def network_gbps(self, machine_type: str, accelerator: str = "", count: int = 0) -> float | None:
-        """Return the egress rate of one machine in Gbit/s, or None if the type or its rate is unknown.
+        """Return the egress rate of one machine in Gbit/s. Return None if the machine type or the rate is unknown.
 
-        On N1 machines, the GPUs limit the rate: min(2 x vCPUs, the cap for their type and count).
-        Source: Compute Engine, "GPU network bandwidth"; n1-highmem-96 with 8 V100 -> 100.
+        On N1 machines, the GPUs limit the rate to min(2 x vCPUs, the cap for the type and number of GPUs). For example,
+        the rate of n1-highmem-96 with 8 V100 GPUs is 100 Gbit/s.
+        Source: Compute Engine, "GPU network bandwidth".
         """
         machine = self.machine(machine_type)
         cap = self.n1_gpu_network.cap(machine, accelerator, count)
@@ -135,7 +136,7 @@ class Catalog:
         return min(self.n1_gpu_network.gbps_per_vcpu * machine.vcpus, cap)
 
     def network_certainty(self, machine_type: str, accelerator: str = "", count: int = 0) -> Certainty:
-        """Return the certainty of `network_gbps`."""
+        """Return the certainty of the rate that `network_gbps` returns."""
         machine, network = self.machine(machine_type), self.n1_gpu_network
         if machine is None:
             return "uncertain"
@@ -143,7 +144,7 @@ class Catalog:
         return machine.certainty if documented or network.cap(machine, accelerator, count) is None else "uncertain"
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
-        """Return the price per hour of one machine with its GPUs, or None if a part has no public price."""
+        """Return the hourly price of one machine with its GPUs. Return None if a part doesn't have a price."""
         machine, gpu = self.machine(machine_type), self.accelerators.get(accelerator)
         parts = [(1, machine.price if machine else None)]
         if machine and count and not machine.needs_gpus:
@@ -151,18 +152,21 @@ class Catalog:
         return total(parts)
 
     def reduction_server_image(self, region: str) -> str:
-        """Return the reduction server's image that is nearest to a region, or "" if its continent is unknown."""
+        """Return the reduction server image nearest to a region. Return "" if the region's continent is unknown."""
         continent = self.nearest_continent.get(region.partition("-")[0], "")
         return self.reduction_server_images.get(continent, "")
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
-        """Return the full name of a quota metric for its last word, such as n2_cpus."""
+        """Return the full name of the quota metric that ends with `quota`, such as n2_cpus."""
         infix = self.quotas["preemptible"] if preemptible else ""
         return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
 
 
 def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
-    """Return the price of all parts with their lowest certainty, or None if there are no parts or one has no price."""
+    """Return the total price of all parts, with the lowest certainty of any part.
+
+    Return None if there are no parts, or if the price of a part is unknown.
+    """
     priced = [(count, price) for count, price in parts if price]
     if len(priced) < len(parts) or not priced:
         return None
@@ -172,16 +176,17 @@ def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
 
 
 def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) -> int:
-    """Return the smallest number of reducers that together send as much as the workers (both in Gbit/s).
+    """Return the smallest number of reducers that together have at least the bandwidth of the workers.
 
-    Source: Vertex AI, "Distributed training", Reduction Server; 5 x 100 / 32 -> 16, 8 x 100 / 32 -> 25.
+    Example: 5 workers with 100 Gbit/s each need 5 x 100 / 32 = 15.6, rounded up to 16 reducers with 32 Gbit/s each.
+    Source: Vertex AI, "Distributed training", Reduction Server.
     """
     return math.ceil(worker_count * worker_gbps / reducer_gbps)
 
 
 @cache
 def standard() -> Catalog:
-    """Return the catalog that is part of this package."""
+    """Return the catalog that this package contains."""
     facts = {**read(FACTS), **read(FACTS.with_name("prebuilt.yaml"))}
     listed = partial(_listed, facts["prices"])
     gpus = {name: {"name": name, "price": listed(row), **row} for name, row in facts["accelerators"].items()}
@@ -196,7 +201,7 @@ def standard() -> Catalog:
 
 
 def _typed(kind: Any, value: Any) -> Any:
-    """Return a YAML value as this type. Keys that aren't fields of a dataclass are ignored."""
+    """Convert a YAML value to a type. For a dataclass, ignore keys that aren't fields of the dataclass."""
     inner = get_args(kind) or (Any, Any)
     if isinstance(value, dict) and isinstance(kind, type) and is_dataclass(kind):
         return kind(**{one.name: _typed(one.type, value[one.name]) for one in fields(kind) if one.name in value})
@@ -210,7 +215,10 @@ def _typed(kind: Any, value: Any) -> Any:
 
 
 def with_own(catalog: Catalog, machines: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> Catalog:
-    """Return the catalog with the user's machine types, which can override single fields, and prices per hour."""
+    """Return the catalog with the user's machine types and hourly prices.
+
+    A user's machine type can override single fields of a machine type in the catalog.
+    """
     own = {name: Price(usd, "documented", OWN) for name, usd in prices.items()}
     merged = dict(catalog.machines)
     for name, row in machines.items():
@@ -225,7 +233,10 @@ def _priced(entries: Mapping[str, Entry], prices: Mapping[str, Price]) -> dict[s
 
 
 def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
-    """Return the price that Vertex AI bills for a GPU or a machine without GPUs, or None if it has no list price."""
+    """Return the price that Vertex AI bills for a GPU or a machine without GPUs.
+
+    Return None if the resource doesn't have a list price.
+    """
     usd = row.get("usd")
     if "usd_per_vcpu" in row:
         usd = row["vcpus"] * row["usd_per_vcpu"] + row["memory_gb"] * row["usd_per_gb"]
@@ -236,7 +247,7 @@ def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the facts in a YAML file."""
+    """Read the facts from a YAML file."""
     # The C loader, if PyYAML has it, is four times faster.
     facts: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return facts

@@ -1,8 +1,9 @@
 """Validation of display names and labels. Google breaks down bills by the labels of jobs and other resources.
 
-Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022. It allows at most 64 labels, with
-keys and values of lower-case letters, digits, - and _, of less than 64 characters and less than 128 bytes. A key begins
-with a letter or a digit. google-cloud-aiplatform 2.7.0 adds that international letters are allowed.
+A resource can have at most 64 labels. Keys and values consist of lowercase letters, digits, - and _, with less than 64
+characters and less than 128 bytes. A key begins with a letter or a digit. Keys and values can contain international
+letters.
+Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022; google-cloud-aiplatform 2.7.0.
 """
 
 import re
@@ -17,12 +18,12 @@ LONGEST = 63  # characters
 LONGEST_BYTES = 127  # in UTF-8
 KEY = re.compile(rf"(?=[^\W_])[\w-]{{1,{LONGEST}}}")
 VALUE = re.compile(rf"[\w-]{{0,{LONGEST}}}")
-CURE = f"use lower-case letters, digits, - and _, at most {LONGEST} characters and {LONGEST_BYTES} bytes"
+CURE = f"use only lowercase letters, digits, - and _, with at most {LONGEST} characters and {LONGEST_BYTES} bytes"
 RESERVED = "aiplatform.googleapis.com/"  # the prefix of the service's own keys, which clients send back
 
 
 def name_findings(name: str) -> Findings:
-    """Yield the reasons for which the service would reject a resource's display name."""
+    """Yield a finding for each reason why the service would reject a resource's display name."""
     if not name:
         yield Finding("displayName", "is missing", "give it a name")
     elif len(name) > LONGEST_NAME:
@@ -30,7 +31,7 @@ def name_findings(name: str) -> Findings:
 
 
 def of_all(labels: Mapping[str, str]) -> Findings:
-    """Yield the reasons for which Google would reject a resource's labels."""
+    """Yield a finding for each reason why Google would reject a resource's labels."""
     yield from too_many(labels)
     for key, value in labels.items():
         if not key.startswith(RESERVED):
@@ -38,7 +39,10 @@ def of_all(labels: Mapping[str, str]) -> Findings:
 
 
 def of_label(key: str, value: str, place: str = "labels", place_of_value: str = "") -> Findings:
-    """Yield the reasons for which Google would reject a label. The default place of the value is the label's place."""
+    """Yield a finding for each reason why Google would reject a label.
+
+    If `place_of_value` is "", findings about the value use `place`.
+    """
     if not (KEY.fullmatch(key) and _is_small(key)):
         yield Finding(place, f'"{key}" isn\'t a valid label key', f"begin with a letter or a digit and {CURE}")
     if not (VALUE.fullmatch(value) and _is_small(value)):
@@ -52,12 +56,12 @@ def _is_small(text: str) -> bool:
 def too_many(labels: Mapping[str, object]) -> Findings:
     """Yield a finding if there are more labels than a resource can have."""
     if len(labels) > MOST:
-        cure = f"keep at most {MOST}, including up to four labels that submit sets"
+        cure = f"keep at most {MOST} labels, including up to four labels that the submit command sets"
         yield Finding("labels", f"a job can't have {len(labels)} labels", cure)
 
 
 def typed(words: list[str]) -> dict[str, str]:
-    """Parse labels of the form KEY=VALUE. Raises FaultError if a label has another form or Google would reject it."""
+    """Parse labels of the form KEY=VALUE. Raises FaultError if a label isn't valid."""
     pairs = [word.partition("=") for word in words]
     findings = [Finding("--label", f"{key} has no =", "write KEY=VALUE") for key, sign, _ in pairs if not sign]
     findings = findings or [finding for key, _, value in pairs for finding in of_label(key, value, "--label")]

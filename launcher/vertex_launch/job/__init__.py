@@ -1,1 +1,1 @@
-"""Jobs: parse a job from a file or a request, and derive its replicas with their commands and environments."""
+"""Parser for jobs in files and requests, and the commands and environment variables of a job's replicas."""

@@ -1,4 +1,4 @@
-"""Validation of Cloud Storage URIs, gs://BUCKET/NAME: the names that a bucket and an object can have.
+"""Validation of Cloud Storage URIs of the form gs://BUCKET/NAME.
 
 Source: Cloud Storage documentation, "About Cloud Storage buckets" and "About Cloud Storage objects", 2026, and the
 limits of a bucket that is mounted at /gcs.
@@ -18,7 +18,10 @@ LONGEST_PART = 255  # bytes between two slashes; the limit of file systems
 
 
 def object_path(address: str, buckets: Path) -> Path | None:
-    """Return the local file for gs://BUCKET/NAME, or None if the URI has another form or leaves its bucket."""
+    """Return the local file for gs://BUCKET/NAME.
+
+    Return None if the URI has a different form, or refers to a file outside the bucket.
+    """
     bucket, _, name = address.removeprefix("gs://").partition("/")
     parts = PurePosixPath(name).parts
     if not address.startswith("gs://") or not BUCKET.fullmatch(bucket) or not parts:
@@ -29,30 +32,30 @@ def object_path(address: str, buckets: Path) -> Path | None:
 
 
 def folder_fault(address: str, place: str) -> Finding | None:
-    """Return why the URI at this place isn't a folder in a bucket, or None if it is one."""
+    """Return a finding if a URI in a job isn't a folder in a bucket. Otherwise, return None."""
     bucket, _, name = address.removeprefix("gs://").rstrip("/").partition("/")
     finding = name_fault(name) if name else None
     if not address.startswith("gs://") or not bucket:
         finding = Finding("", "isn't a folder in a bucket", "write gs://BUCKET/FOLDER")
     elif not BUCKET.fullmatch(bucket):
-        cure = "use a-z, 0-9, -, _ and ., with a letter or a digit at both ends"
+        cure = "use only a-z, 0-9, -, _ and ., and begin and end with a letter or a digit"
         finding = Finding("", "doesn't begin with a valid bucket name", cure)
     return finding and replace(finding, place=place, fault=f"{json.dumps(address)} {finding.fault}")
 
 
 def name_fault(name: str) -> Finding | None:
-    """Return why a file can't have this object name, or None if it can."""
+    """Return a finding if an object name isn't valid for a file. Otherwise, return None."""
     parts = name.removesuffix("/").split("/")
     try:
         lengths = [len(part.encode()) for part in parts]
     except UnicodeEncodeError:
         return Finding("", "isn't valid Unicode", "use characters that UTF-8 can encode")
     if re.search(r"[\0\r\n]", name):
-        return Finding("", "contains a NUL or a line break", "remove it")
+        return Finding("", "contains a NUL character or a line break", "remove it")
     if {"", ".", ".."} & {*parts}:
-        fault = 'contains a part that isn\'t a file name: an empty part, "." or ".."'
+        fault = 'contains a part that isn\'t a filename (an empty part, "." or "..")'
         return Finding("", fault, "write a name between all slashes")
     if max(lengths) > LONGEST_PART or sum(lengths) + len(lengths) > LONGEST_NAME:
         cure = f"use at most {LONGEST_PART} bytes between slashes and {LONGEST_NAME} bytes in total"
-        return Finding("", "is too long for a file name", cure)
+        return Finding("", "is too long for a filename", cure)
     return None

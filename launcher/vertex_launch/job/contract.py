@@ -1,10 +1,11 @@
-"""The replicas of a job, each with its command and its exact environment.
+"""The replicas of a job. Each replica has a command and the exact environment variables that Vertex AI sets.
 
-Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026. Google's notebooks for
-custom images read the node-level RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. AIP_EXPERIMENT_* and
-AIP_TENSORBOARD_*: google-cloud-aiplatform 2.7.0, metadata/metadata.py and training_utils/environment_variables.py.
-References such as $(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform 2.7.0,
-types/env_var.py.
+Google's notebooks for custom images read the node-level variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026.
+Source of AIP_EXPERIMENT_* and AIP_TENSORBOARD_*: google-cloud-aiplatform 2.7.0, metadata/metadata.py and
+training_utils/environment_variables.py.
+Source of references such as $(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform
+2.7.0, types/env_var.py.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> additiona
 
 @dataclass(frozen=True)
 class Replica:
-    """One machine of the job. If the command is empty, the replica runs the image's unknown entry point."""
+    """One machine of a job. If the command is empty, the replica runs the image's entry point, which isn't known."""
 
     pool: int
     index: int
@@ -59,9 +60,9 @@ class Replica:
 
 
 def require_commands(job: Job, commands: Commands) -> None:
-    """Raise FaultError if the command of a pool is unknown. Reducers need no command."""
-    fault = "no command is set, and the image's own command is unknown on this machine"
-    cure = 'add a command, or set the image\'s under [commands] in vertex.toml: "{}" = ["PROGRAM", "ARGUMENT"]'
+    """Raise FaultError if the command of a worker pool is unknown. Reducers don't require a command."""
+    fault = "the job doesn't set a command, and the image's own command isn't known on this machine"
+    cure = 'add a command, or set the image\'s command under [commands] in vertex.toml: "{}" = ["PROGRAM", "ARGUMENT"]'
     unknown = [pool for pool in job.pools if not (command(pool, commands) or pool.reduces)]
     images = ((pool.at("containerSpec"), pool.spec.container_spec.image_uri) for pool in unknown)
     if findings := [Finding(place, fault, cure.format(image)) for place, image in images]:
@@ -79,10 +80,11 @@ def replicas(
     project: str = LOCAL["project"],
     region: str = LOCAL["region"],
 ) -> tuple[Replica, ...]:
-    """Return all replicas, chief first. Each $(NAME) in the job is replaced with the replica's variable.
+    """Return all replicas of a job, chief first.
 
-    `trial` is the ID of the job's tuning trial. The documentation doesn't state whether TF_CONFIG lists reducers as
-    "ps", so a trainer must support both.
+    Each reference $(NAME) in the job is replaced with the value of the variable NAME. `trial` is the ID of the job's
+    tuning trial. The documentation doesn't state whether TF_CONFIG lists reducers as "ps", so a trainer must work with
+    and without reducers in TF_CONFIG.
     """
     members = {
         pool.index: [address(pool.index, index) for index in range(pool.replica_count)]
@@ -104,13 +106,16 @@ def replicas(
 
 
 def project_number(project: str) -> str:
-    """Return the local project number for a project ID, which is the same in every run, or the number itself."""
+    """Return the local project number for a project ID.
+
+    A project ID has the same number in every run. If `project` is already a number, return this number.
+    """
     digest = int(hashlib.sha256(project.encode()).hexdigest(), 16)
     return project if project.isdigit() else str(10 ** (DIGITS - 1) + digest % (9 * 10 ** (DIGITS - 1)))
 
 
 def limit(job: Job, count: int) -> Job:
-    """Keep at most `count` training replicas, which are the chief and count - 1 workers, and all other replicas."""
+    """Keep the chief, at most `count` - 1 workers, and all replicas that don't train."""
     spec = CustomJobSpec(job.spec)
     pools = list(spec.worker_pool_specs)
     if len(pools) > WORKERS:
@@ -122,7 +127,7 @@ def limit(job: Job, count: int) -> Job:
 
 
 def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
-    """Append arguments in pools that train or serve, and in pools that run the chief's program or an evaluator."""
+    """Append arguments to the commands of the pools that `argument_pools` returns."""
     extended = replace(job, spec=CustomJobSpec(job.spec))
     for pool in argument_pools(extended):
         task = pool.spec.python_package_spec if pool.task == "pythonPackageSpec" else pool.spec.container_spec
@@ -131,7 +136,7 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
 
 
 def argument_pools(job: Job) -> list[Pool]:
-    """Return the pools to which `with_arguments` appends arguments."""
+    """Return the pools that train, run parameter servers, or run the chief's program or an evaluator."""
 
     def takes(pool: Pool) -> bool:
         return pool.trains or pool.serves or EVALUATOR in _program(pool) or _program(pool) == _program(job.pools[0])
@@ -140,9 +145,10 @@ def argument_pools(job: Job) -> list[Pool]:
 
 
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-    """Return the whole command of a replica with these variables, or () if only the image defines it.
+    """Return a replica's command with all arguments. Return () if only the image defines the command.
 
-    The job's command replaces the image's entry point. References in an entry point aren't expanded.
+    The job's command replaces the image's entry point. References in the job's command and arguments are expanded, but
+    references in the image's entry point aren't expanded.
     """
     if pool.task == "pythonPackageSpec":
         # -P: a folder in the working directory must not hide the package.
@@ -155,7 +161,7 @@ def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = Mappi
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace each $(NAME) with its variable. $$ becomes $, and an unknown name isn't replaced."""
+    """Replace each $(NAME) with the variable's value, and $$ with $. Don't replace unknown variables."""
 
     def value(match: re.Match[str]) -> str:
         return "$" if match[1] is None else variables.get(match[1], match[0])
@@ -165,7 +171,10 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def expanded(env: Iterable[EnvVar], service_env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a job. A value can refer to earlier variables and to the variables in `service_env`."""
+    """Return the environment variables that a job sets.
+
+    A variable's value can refer to earlier variables and to variables in `service_env`.
+    """
     variables: dict[str, str] = {}
     both = ChainMap({**service_env}, variables)
     for variable in env:
@@ -179,7 +188,7 @@ def _program(pool: Pool) -> tuple[str, ...]:
 
 
 def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
-    """Return the variables with the same value in all replicas. Each tuning trial has its own folders."""
+    """Return the environment variables that are the same in all replicas. Each tuning trial has its own folders."""
     env = {"CLOUD_ML_JOB_ID": job_id}
     if trial:
         env["CLOUD_ML_TRIAL_ID"] = trial
@@ -201,7 +210,7 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 def _cluster_variables(
     replica: Replica, members: Members, hidden: Sequence[int], trial: str, job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the variables that describe the cluster to a replica. TF_CONFIG omits the `hidden` pools."""
+    """Return the variables that describe the cluster to a replica. TF_CONFIG doesn't list the `hidden` pools."""
     task = {"index": replica.index} | ({"trial": trial} if trial else {})
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
@@ -222,7 +231,7 @@ def _cluster_variables(
 
 
 def _node_level(replica: Replica, members: Members) -> dict[str, str]:
-    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank and world size count machines, not processes."""
+    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Ranks and the world size count machines."""
     training = [(pool, index) for pool in TRAINING_POOLS for index in range(len(members.get(pool, ())))]
     host, _, port = members[CHIEF][0].rpartition(":")
     return {

@@ -1,4 +1,4 @@
-"""Functions that read a job resource: the JSON that Vertex AI returns and the local Vertex stores."""
+"""Functions that read a job resource, which is the JSON that Vertex AI returns and the local Vertex stores."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ def collection_of(name: str) -> str:
 
 
 def kind(resource: Resource) -> str:
-    """Return the noun for a job, such as `custom job`."""
+    """Return the type of a job as a noun, such as `custom job`."""
     return KINDS[collection_of(resource["name"])]
 
 
 def state(resource: Resource) -> str:
-    """Return a job's state: RUNNING for JOB_STATE_RUNNING and PIPELINE_STATE_RUNNING."""
+    """Return a job's state without its prefix, such as RUNNING for JOB_STATE_RUNNING or PIPELINE_STATE_RUNNING."""
     return str(resource.get("state", "")).partition("_STATE_")[2]
 
 
@@ -40,43 +40,53 @@ def style(resource: Resource) -> str:
 
 
 def moment(resource: Resource, key: str) -> datetime | None:
-    """Return a time such as startTime, or None if the resource doesn't have this time yet."""
+    """Return a time such as startTime. Return None if the resource doesn't contain this time yet."""
     text = resource.get(key)
     return datetime.fromisoformat(text) if text else None
 
 
 def fault(resource: Resource) -> str:
-    """Return why a job failed, or "" if it didn't fail."""
+    """Return why a job failed. Return "" if the job didn't fail."""
     return str(resource.get("error", {}).get("message", ""))
 
 
 def custom_jobs(resource: Resource) -> list[str]:
-    """Return the names of a job's runs: the job itself, a pipeline's custom or tuning job, or each trial's job."""
+    """Return the names of the jobs that run for a job.
+
+    A custom job runs itself, a training pipeline runs a custom or tuning job, and a tuning job runs a custom job for
+    each trial.
+    """
     own = resource["name"] if collection_of(resource["name"]) == "customJobs" else ""
     made = [trial.get("customJob", "") for trial in resource.get("trials", ())]
     return [name for name in (own, backing(resource), *made) if name]
 
 
 def backing(pipeline: Resource) -> str:
-    """Return the name of the custom or tuning job that a training pipeline runs, or "" if no job exists."""
+    """Return the name of the custom or tuning job that a training pipeline runs.
+
+    Return "" if the training pipeline hasn't started a job yet.
+    """
     metadata = pipeline.get("trainingTaskMetadata") or {}
     return str(metadata.get("backingCustomJob") or metadata.get("backingHyperparameterTuningJob", ""))
 
 
 def run_spec(resource: Resource) -> Resource:
-    """Return the CustomJobSpec of each run of a job. The inputs of a training pipeline contain this spec."""
+    """Return the CustomJobSpec that a job runs. For a training pipeline, read the spec from the pipeline's inputs."""
     own: Resource = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
     inputs: Resource = tidy(resource.get("trainingTaskInputs") or {})
     return own or inputs.get("trialJobSpec") or inputs
 
 
 def camel(field: str) -> str:
-    """Convert a field name to camelCase: create_time becomes createTime."""
+    """Convert a field name to camelCase. For example, convert create_time to createTime."""
     return re.sub("_([a-z])", lambda match: match[1].upper(), field)
 
 
 def tidy(inputs: Any) -> Any:
-    """Return a pipeline's inputs in one form for all clients: camelCase, without nulls, whole floats as integers."""
+    """Convert a pipeline's inputs to a common form, because clients differ.
+
+    Convert keys to camelCase, remove nulls, and convert floats with an integer value to integers.
+    """
     if isinstance(inputs, dict):
         return {camel(key): tidy(inner) for key, inner in inputs.items() if inner is not None}
     if isinstance(inputs, list):
@@ -85,30 +95,36 @@ def tidy(inputs: Any) -> Any:
 
 
 def output_folder(resource: Resource) -> str:
-    """Return the URI of a job's output folder without a slash at its end, or "" if the job doesn't set one."""
+    """Return the URI of a job's output folder without a trailing slash. Return "" if the job doesn't set it."""
     return str(run_spec(resource).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
 
 
 def machines(pool: Resource) -> str:
-    """Return a pool's machines, such as `3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`, or "none" for an empty pool."""
+    """Describe a pool's machines, such as `3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`. Return "none" if empty."""
     return f"{pool.get('replicaCount', 1)} x {machine(pool)}" if pool.get("machineSpec") else "none"
 
 
 def machine(pool: Resource) -> str:
-    """Return one machine of a pool, such as `n1-standard-8 with 1 x NVIDIA_TESLA_T4`."""
+    """Describe one machine of a pool, such as `n1-standard-8 with 1 x NVIDIA_TESLA_T4`."""
     spec = pool.get("machineSpec", {})
     kind, count = spec.get("machineType", "machine"), spec.get("acceleratorCount", 0)
     return f"{kind} with {count} x {spec.get('acceleratorType')}" if count else str(kind)
 
 
 def stopped_early(study: Resource) -> str:
-    """Return why the study stopped a trial early. The API state is SUCCEEDED, because the trial's metrics count."""
+    """Return why the study stopped a trial early.
+
+    In the API, the state of such a trial is SUCCEEDED, because the study uses the trial's metrics.
+    """
     median = "worse than the median of the other trials" if "medianAutomatedStoppingSpec" in study else ""
     return f"stopped early: {median or 'unlikely to beat the best trial'}"
 
 
 def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, Any]]:
-    """Return the trials of a tuning job; none for other jobs. `runs` are custom jobs, including those of the trials."""
+    """Return the trials of a tuning job.
+
+    Return an empty list for other types of jobs. `runs` are custom jobs, including the custom jobs of the trials.
+    """
     measured = {trial["id"]: final_metrics(trial) for trial in search.get("trials", ())}
     best = _best(measured, search.get("studySpec", {}).get("metrics", ()))
     cancelled = {run["name"] for run in runs if state(run) == "CANCELLED"} if measured else set()
@@ -129,26 +145,27 @@ def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, An
 
 
 def final_metrics(trial: Resource) -> dict[str, float]:
-    """Return the values of a trial's final measurement; none if the trial hasn't succeeded."""
+    """Return the metrics in a trial's final measurement. Return an empty dict if the trial hasn't succeeded."""
     metrics = trial.get("finalMeasurement", {}).get("metrics", ())
     return {metric["metricId"]: metric.get("value", 0.0) for metric in metrics}
 
 
 def same_result(search: Resource) -> str:
-    """Return a warning if all of several ended trials measured exactly the same value, else ""."""
+    """Return a warning if all of several ended trials measured the same value. Otherwise, return ""."""
     ended = [trial for trial in trials(search) if trial["metrics"]]
     alike = [key for key in ("parameters", "metrics") if all(trial[key] == ended[0][key] for trial in ended)]
     if alike != ["metrics"]:
         return ""
     metric, value = next(iter(ended[0]["metrics"].items()))
     return (
-        f"all {len(ended)} trials measured exactly the same {metric}, {value}. Their flags may not reach the program. "
-        'If bash -c runs a script, write "$@" in the script and a word for $0 after it. Otherwise, check sys.argv'
+        f"all {len(ended)} trials measured exactly the same {metric}, {value}. "
+        'The flags of the trials may not reach the program. If bash -c runs a script, write "$@" in the script, and a '
+        "word for $0 after the script. Otherwise, check sys.argv"
     )
 
 
 def trial_ids(search: Resource) -> dict[str, str]:
-    """Return the IDs of a tuning job's trials by the IDs of their custom jobs."""
+    """Return the IDs of a tuning job's trials, keyed by the IDs of the trials' custom jobs."""
     return {id_of(trial.get("customJob", "")): trial["id"] for trial in search.get("trials", ())}
 
 

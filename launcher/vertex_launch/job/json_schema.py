@@ -1,9 +1,11 @@
-"""The JSON Schema of job files, with which an editor completes keys, explains them and underlines mistakes.
+"""The JSON Schema of job files. An editor uses the schema to complete and explain keys and to underline mistakes.
 
-The schema is generated from the same descriptors that proto_validation.py uses, and it accepts the same documents as
-far as JSON Schema allows. Only enums are stricter: they must be names, and can't be the unspecified value.
-`vertex-launch schema` prints the schema, and `check` writes it to the schema file that a job file names.
-Source: JSON Schema, draft 7, which yaml-language-server 1.25, used in VS Code, supports completely; 2026.
+The schema is generated from the same descriptors that proto_validation.py uses. As far as JSON Schema allows, the
+schema accepts the same documents as proto_validation.py. Only enums are stricter: an enum value must be a name other
+than the unspecified value. `vertex-launch schema` prints the schema. `vertex-launch check` writes the schema to the
+schema file that a job file refers to. yaml-language-server 1.25, which VS Code uses, supports JSON Schema draft 7
+completely.
+Source: JSON Schema, draft 7, 2026.
 """
 
 import inspect
@@ -33,7 +35,10 @@ MARKUP = (
 
 
 def job_schema() -> Schema:
-    """Return the schema of both kinds of job file. Keys of a tuning job select the schema of tuning jobs."""
+    """Return the schema of job files for custom jobs and tuning jobs.
+
+    If a file contains a key of a tuning job, the schema for tuning jobs applies.
+    """
     custom, tuning = (kind.pb(kind()).DESCRIPTOR for kind in (types.CustomJobSpec, types.HyperparameterTuningJob))
     messages = {short_name(message): _message(message) for message in proto.messages_below([custom, tuning])}
     return {
@@ -46,7 +51,7 @@ def job_schema() -> Schema:
 
 
 def text(mark: str) -> str:
-    """Return the text of a schema file, with a mark of the launcher that writes it."""
+    """Return the text of a schema file. The text contains `mark`, which identifies the launcher."""
     return json.dumps({"$comment": mark} | job_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -83,7 +88,7 @@ def _value(field: FieldDescriptor) -> Schema:
 
 
 def _scalars() -> Schema:
-    """Return the schemas of scalars by type. Editors show `patternErrorMessage`, and validators ignore it."""
+    """Return the schemas of scalars, keyed by type. Only editors use the keyword `patternErrorMessage`."""
     patterns = {name: {"pattern": f"^({form.pattern})$"} for name, form in FORMS.items()}
     limits = {name: {"minimum": -form.largest, "maximum": form.largest} for name, form in FORMS.items()}
     examples = {DURATION: "3600s", TIMESTAMP: "2026-11-20T15:30:00Z"}
@@ -96,7 +101,10 @@ def _scalars() -> Schema:
 
 
 def _descriptions(message: Descriptor) -> dict[str, Schema]:
-    """Return descriptions of fields by name: the first paragraph of Google's docstring, if there is one."""
+    """Return descriptions of fields, keyed by field name.
+
+    A field's description is the first paragraph about the field in Google's docstring.
+    """
     if not message.full_name.startswith(proto.PACKAGE):
         return {}
     documented = reduce(getattr, short_name(message).split("."), types)
@@ -105,7 +113,7 @@ def _descriptions(message: Descriptor) -> dict[str, Schema]:
 
 
 def _plain(paragraph: str) -> str:
-    """Join a paragraph into one line and remove the reStructuredText markup."""
+    """Join the lines of a paragraph, and remove reStructuredText markup."""
     line = " ".join(paragraph.split())
     return reduce(lambda text, mark: mark[0].sub(mark[1], text), MARKUP, line)
 

@@ -1,6 +1,7 @@
-"""The lease of an output folder, which shows the job that writes to it. launcher/docs/events.md describes its files.
+"""The lease of an output folder, which identifies the job that writes to the folder.
 
-The template's trainer takes a lease, and other trainers can do so, too. Without a lease, a folder counts as free.
+The template's trainer acquires a lease, and other trainers can also acquire a lease. If a folder doesn't contain a
+lease, the launcher treats the folder as free. launcher/docs/events.md describes the files of a lease.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ NONE = (OSError, ValueError, LookupError, TypeError)  # raised if a file isn't a
 
 
 def require_free(output: Path | None, file: Path | str, below: str = "", seconds: float = EXPIRE_SECONDS) -> None:
-    """Raise FaultError if a job writes to the output folder. `in_use` describes `below` and `seconds`."""
+    """Raise FaultError if a job writes to the output folder. `in_use` describes the parameters."""
     if output and (findings := [*in_use(output, below, seconds)]):
         raise FaultError(*findings, file=file)
 
@@ -35,8 +36,10 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
     """Yield a finding for each job that writes to the output folder.
 
     Args:
-        below: the pattern of folders to check in the output folder. `**/` checks the output folder and all its folders.
-        seconds: the time to wait for a renewal by a job on another machine. Without a renewal, the job counts as ended.
+        below: The pattern of the subfolders to check. The pattern `**/` selects the output folder and all
+            of its subfolders.
+        seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew its lease in
+            this time, `in_use` treats the job as ended.
     """
     for file in sorted(output.glob(f"{below}{FOLDER}*.json")):
         with contextlib.suppress(*NONE):
@@ -60,7 +63,10 @@ def sentence(folder: str, claim: bytes, seconds: float) -> str:
 
 
 def _is_locked(file: Path, host: str, lock: str) -> bool | None:
-    """Return whether the writer of a claim is alive, or None if it is unknown. The trainer uses the same rules."""
+    """Return whether the process that wrote a lease file is alive.
+
+    Return None if the state of the process is unknown. The trainer uses the same rules for leases.
+    """
     with open_regular(file) as stream:
         own = machine(stream)
         if lock == own:
@@ -83,12 +89,12 @@ def _is_renewed(file: Path, seconds: float) -> bool:
 
 
 def machine(stream: IO[bytes]) -> str:
-    """Return the machine and the mount for which a lock on this file is valid."""
+    """Return an identifier of the machine and the mounted file system on which a lock on the file is valid."""
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 
 def _renewed(file: Path) -> Path | None:
-    """Return the file of a claim's latest renewal."""
+    """Return the file that records the latest renewal of a lease. Return None if the lease hasn't been renewed."""
     files = (path for path in file.parent.glob("*") if path.stem == file.stem)
     renewals = [path for path in files if path.suffix[1:].isdecimal()]
     return max(renewals, key=lambda path: int(path.suffix[1:]), default=None)

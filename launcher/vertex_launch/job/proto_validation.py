@@ -1,6 +1,7 @@
-"""Validation of a document against its protobuf message, which finds all differences and not only the first one.
+"""Validation of a document against a protobuf message.
 
-The message's descriptor is the schema, so a new google-cloud-aiplatform release adds its new fields automatically.
+This module finds all errors in a document, not only the first error. The protobuf message's descriptor is the schema.
+Therefore, this module automatically supports fields that a new google-cloud-aiplatform release adds.
 """
 
 import json
@@ -30,7 +31,7 @@ CURES = {"AcceleratorType": aliases.accelerator_cure, "Strategy": aliases.strate
 FOR_TEXT = {"DiscreteValueSpec": "use a categoricalValueSpec for text"}
 FOR_TEXT |= dict.fromkeys(
     ("DiscreteValueCondition", "IntValueCondition"),
-    "use parentCategoricalValues for text, under the parameter that has these values",
+    "for text, use parentCategoricalValues under the parameter that has these values",
 )
 BETA = aliases.FACTS["beta"]  # fields that only v1beta1 has, by message, each with a cure
 LINES_SHOWN = 3  # of a repeated key
@@ -41,7 +42,7 @@ SCALARS[FieldDescriptor.CPPTYPE_BOOL] = "boolean"
 
 @dataclass(frozen=True)
 class Form:
-    """The form in which a scalar must be written. Numbers can be quoted, because the API quotes 64-bit numbers."""
+    """The text format of a scalar type. Numbers can be quoted, because the API quotes 64-bit numbers."""
 
     noun: str
     pattern: str
@@ -75,12 +76,15 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def item(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field itself or, if it is a map, the field of the map's values."""
+    """Return the field that describes the values of a map. If the field isn't a map, return the field itself."""
     return field.message_type.fields_by_name["value"] if is_map(field) else field
 
 
 def message_in(field: FieldDescriptor) -> Descriptor | None:
-    """Return the API message in a field or a map's values, or None for scalars and for special forms in JSON."""
+    """Return the type of the API message in a field or in a map's values.
+
+    Return None for scalars and for messages that have a special form in JSON.
+    """
     message = item(field).message_type
     return None if message is None or message.full_name.startswith(WELL_KNOWN) else message
 
@@ -88,7 +92,10 @@ def message_in(field: FieldDescriptor) -> Descriptor | None:
 def messages_below(
     roots: Iterable[Descriptor], inside: Callable[[FieldDescriptor], Descriptor | None] = message_in
 ) -> list[Descriptor]:
-    """Return the roots and all messages in them, each once. `inside` returns the message to follow in a field."""
+    """Return the root messages and all messages that they contain, without duplicates.
+
+    `inside` returns the message that a field contains.
+    """
     messages = [*roots]
     for message in messages:  # the list grows in the loop
         found = filter(None, map(inside, message.fields))
@@ -101,7 +108,7 @@ def short_name(message: Descriptor) -> str:
 
 
 def type_name(field: FieldDescriptor) -> str:
-    """Return a message's full name, or a scalar's type: enum, string, boolean, double, float, int64 or int32."""
+    """Return the full name of a field's message. For a scalar field, return the type, such as int64 or enum."""
     message = field.message_type
     if message is None:
         return SCALARS.get(field.cpp_type, "int32")
@@ -110,7 +117,7 @@ def type_name(field: FieldDescriptor) -> str:
 
 
 def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
-    """Yield every difference in the order of the document. `place` is the place of the value."""
+    """Yield a finding for every error in a value, in the order of the document. `place` is the value's path."""
     fields = {field.json_name: field for field in message.fields}
     known = {field.name: field for field in message.fields} | fields
     if not isinstance(value, Mapping):
@@ -133,16 +140,17 @@ def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
 
 
 def _unknown(key: str, message: str, fields: Iterable[str]) -> tuple[str, str]:
-    """Return the fault and the cure for a key that isn't a field of the message."""
+    """Return the problem and the advice for a key that isn't a field of the message."""
     if cure := BETA.get(message, {}).get(camel(key)):
         return f"the field {camel(key)} exists only in v1beta1, but jobs are read as v1", cure
     return f"unknown key {_quoted(key)}", did_you_mean(key, fields)
 
 
 def relaxed(value: Any, message: Descriptor) -> Any:
-    """Return a document as protobuf's JSON parser reads it: with all keys in camelCase and without nulls.
+    """Convert the keys of a document to camelCase and remove nulls, as protobuf's JSON parser does.
 
-    A key that occurs in both cases counts as repeated. Source: protobuf documentation, "ProtoJSON format", 2026.
+    A key that occurs in both camelCase and snake_case is treated as repeated.
+    Source: protobuf documentation, "ProtoJSON format", 2026.
     """
     if not isinstance(value, Mapping):
         return value
@@ -157,7 +165,7 @@ def relaxed(value: Any, message: Descriptor) -> Any:
 
 
 def _relaxed_field(value: Any, field: FieldDescriptor) -> Any:
-    """Relax the messages in a field. Maps and messages with a special form in JSON don't change."""
+    """Apply `relaxed` to the messages in a field. Maps and messages with a special form in JSON aren't changed."""
     message = None if is_map(field) else message_in(field)
     if message is None:
         return value
@@ -177,7 +185,7 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
 
 
 def _inside(value: Mapping | list[Any], place: str, check: Callable[[Any, str], Findings]) -> Findings:
-    """Yield the findings of `check` in each value of a list or of a mapping with the user's own keys."""
+    """Yield the findings of `check` for each value of a list, or of a mapping with keys that the user chooses."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]
@@ -198,7 +206,11 @@ def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
     else:
         keys = [*field.message_type.fields_by_camelcase_name] if field.message_type else []
         lone = isinstance(value, Mapping) and any(key in keys for key in value)
-        cure = "begin it with a dash: only gcloud accepts a lone item" if lone else "begin each item with a dash"
+        cure = (
+            "begin the item with a dash, because only gcloud accepts an item without a dash"
+            if lone
+            else "begin each item with a dash"
+        )
         yield Finding(place, f"must be a list, not {kind(value)}", cure)
 
 
@@ -224,7 +236,10 @@ def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
 
 
 def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
-    """Yield the findings in a free-form value, which can be any JSON value of the wanted kind ("" for all kinds)."""
+    """Yield the findings about a free-form value.
+
+    The value can be any JSON value of the wanted kind. If the wanted kind is "", every value is valid.
+    """
     if wanted and kind(value) != wanted:
         yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
     elif isinstance(value, Mapping | list):
@@ -257,12 +272,16 @@ def _of_form(value: Any, form: Form, place: str) -> Findings:
 
 
 def _written(value: Any) -> str:
-    """Return a scalar as its author wrote it. A Python boolean is written as in JSON."""
+    """Return a scalar as text, as written in the user's document. A Python boolean is written as in JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message: text in quotes, other scalars as written, lists and mappings by kind."""
+    """Return the text that represents a value in a message.
+
+    Put text in quotes, and write other scalars as in the user's document. For a list or a mapping, return only the kind
+    of value.
+    """
     if isinstance(value, dict | list):
         return kind(value)
     return _quoted(value) if kind(value) in ("text", "a special value") else _written(value)[:40]

@@ -1,4 +1,4 @@
-"""The schema file that job files name in their first line for editors. `check` writes missing and old schema files."""
+"""The schema file that editors use for a job file. A job file's first line contains the schema file's path."""
 
 import contextlib
 import os
@@ -20,13 +20,16 @@ SOURCES = ("json_schema.py", "proto_validation.py", "spec.py")  # the files that
 
 
 def mark() -> str:
-    """Return the mark of schemas from this launcher. The schema itself isn't generated, because that takes 0.3 s."""
+    """Return the text that marks schema files from this launcher.
+
+    To save 0.3 s, this function computes the mark without generating the schema.
+    """
     code = zlib.crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES))
     return f"{MARK.decode()} {__version__} ({code:08x}), google-cloud-aiplatform {gapic_version.__version__}"
 
 
 def write_for(jobs: Iterable[Path]) -> None:
-    """Write the schemas that these job files name, if they are missing or were written by another launcher."""
+    """Write the schema files that job files refer to. Skip schema files that are up to date."""
     for file in dict.fromkeys(file for job in jobs for file in _named(job)):
         with contextlib.suppress(OSError):  # editors also work without a schema
             if _is_missing_or_old(file):
@@ -34,7 +37,10 @@ def write_for(jobs: Iterable[Path]) -> None:
 
 
 def _named(job: Path) -> list[Path]:
-    """Return the schema file that a job file names, if any. A pipe was already read and isn't opened again."""
+    """Return the schema file that a job file refers to, if any.
+
+    If the job file is a pipe, it has already been read, so this function doesn't read the pipe again.
+    """
     with contextlib.suppress(OSError), open_regular(job) as file:
         if named := FIRST_LINE.match(file.read(BEGINNING)):
             return [job.parent / os.fsdecode(named[1])]
@@ -42,7 +48,10 @@ def _named(job: Path) -> list[Path]:
 
 
 def _is_missing_or_old(file: Path) -> bool:
-    """Return whether the launcher should write the file. It never replaces a schema without its own mark."""
+    """Return whether the launcher should write the file.
+
+    The launcher never replaces a file that doesn't contain a launcher's mark.
+    """
     try:
         with open_regular(file) as found:
             beginning = found.read(BEGINNING)
@@ -52,7 +61,7 @@ def _is_missing_or_old(file: Path) -> bool:
 
 
 def _write(file: Path) -> None:
-    """Write a schema atomically, so that a reader sees either the old or the new schema."""
+    """Write a schema file atomically, so that a reader sees either the old schema or the new schema."""
     from vertex_launch.job import json_schema  # `check` rarely needs it
 
     part = file.with_name(f".{file.name}.{os.getpid()}")

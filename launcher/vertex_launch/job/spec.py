@@ -1,8 +1,11 @@
-"""Strict parser for job files in YAML or JSON, which returns the API's own message or reports all errors together.
+"""Strict parser for job files in YAML or JSON.
 
-A job file is a file that gcloud accepts as --config, with keys in camelCase. It contains a CustomJobSpec (`gcloud ai
-custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). gcloud sends unknown keys
-to the service, and protobuf stops at the first error. This parser reports all errors.
+For a valid job file, the parser returns an API message. Otherwise, the parser reports all errors together.
+
+A job file is a file that gcloud accepts as --config, with keys in camelCase. A job file contains a CustomJobSpec
+(`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). The parser of
+this module reports all errors. However, gcloud sends unknown keys to the service, and protobuf stops at the first
+error.
 """
 
 from dataclasses import dataclass, field, replace
@@ -45,24 +48,24 @@ M = TypeVar("M")
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool with machines: its position, its part of the spec, and values derived from the spec."""
+    """A worker pool that has machines."""
 
     index: int
     spec: WorkerPoolSpec
 
     @property
     def trains(self) -> bool:
-        """True for pools 0 and 1, the only pools whose replicas have ranks."""
+        """True for worker pools 0 and 1. Only replicas in worker pools 0 and 1 have ranks."""
         return self.index in (CHIEF, WORKERS)
 
     @property
     def reduces(self) -> bool:
-        """True for Google's reduction server, or for a mirror of its image with the same name."""
+        """True if the pool runs Google's reduction server image, or a mirror of the image with the same name."""
         return REDUCER_IMAGE in self.spec.container_spec.image_uri
 
     @property
     def serves(self) -> bool:
-        """True for parameter servers, which are any program in pool 2 other than the reduction server."""
+        """True if the pool runs parameter servers, that is, if pool 2 runs any program but the reduction server."""
         return self.index == REDUCERS and not self.reduces
 
     @property
@@ -75,7 +78,7 @@ class Pool:
 
     @property
     def accelerator(self) -> str:
-        """The API's name of the accelerator, such as NVIDIA_L4, or "" """
+        """The API's name of the accelerator, such as NVIDIA_L4. The value is "" if there is no accelerator."""
         kind = AcceleratorType(self.spec.machine_spec.accelerator_type)
         return kind.name if kind else ""
 
@@ -85,7 +88,10 @@ class Pool:
 
     @property
     def task(self) -> str:
-        """The key of the pool's program: containerSpec, pythonPackageSpec, or "" """
+        """The key of the pool's program, containerSpec or pythonPackageSpec.
+
+        This property is "" if the pool doesn't specify a program.
+        """
         return camel(WorkerPoolSpec.pb(self.spec).WhichOneof("task") or "")
 
     @property
@@ -97,13 +103,13 @@ class Pool:
         return [*self.spec.container_spec.env, *self.spec.python_package_spec.env]
 
     def at(self, *keys: str) -> str:
-        """Return a place in this pool for a message, such as `workerPoolSpecs[1].machineSpec`."""
+        """Return the path of a key in this pool, such as `workerPoolSpecs[1].machineSpec`."""
         return ".".join((f"workerPoolSpecs[{self.index}]", *keys))
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job, read from a file or from a request."""
+    """A custom job that was read from a file or a request."""
 
     origin: Path | str  # the start of every message about the job: its file, or `request NAME`
     name: str  # the file's name without its ending, or the request's; becomes the job's display name
@@ -112,13 +118,13 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """The job's file. A job from a request has no file."""
+        """The job's file. A job from a request doesn't have a file."""
         assert isinstance(self.origin, Path)
         return self.origin
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
-        """The pools with machines. An empty pool, `{}`, only skips a position."""
+        """The worker pools that have machines. An empty pool, `{}`, only skips a position."""
         return tuple(Pool(index, spec) for index, spec in enumerate(self.spec.worker_pool_specs) if spec)
 
     @property
@@ -127,7 +133,10 @@ class Job:
 
     @property
     def reducers(self) -> tuple[Pool, ...]:
-        """Pool 2, if reduction servers run in it."""
+        """The worker pool that runs reduction servers, which can only be pool 2.
+
+        This property is empty if pool 2 doesn't run reduction servers.
+        """
         return tuple(pool for pool in self.pools if pool.index == REDUCERS and pool.reduces)
 
     @property
@@ -136,13 +145,13 @@ class Job:
 
     @property
     def strategy(self) -> str:
-        """The API's name of the strategy, such as SPOT. STRATEGY_UNSPECIFIED means STANDARD."""
+        """The API's name of the scheduling strategy, such as SPOT. STRATEGY_UNSPECIFIED means STANDARD."""
         return str(Scheduling.Strategy(self.spec.scheduling.strategy).name)
 
 
 @dataclass(frozen=True)
 class TuningJob:
-    """One hyperparameter tuning job, read from a file."""
+    """A hyperparameter tuning job that was read from a file."""
 
     path: Path
     name: str  # its displayName, or the file's name without its ending
@@ -151,17 +160,17 @@ class TuningJob:
 
     @property
     def trial_job(self) -> Job:
-        """The job of each trial, without the trial's parameters."""
+        """The custom job that each trial runs, without the trial's parameters."""
         return Job(self.path, self.name, self.spec.trial_job_spec)
 
 
 def trial(job: Job | TuningJob) -> Job:
-    """Return the job of one trial of a tuning job, or the job itself."""
+    """Return a trial's job if this is a tuning job. Otherwise, return the job unchanged."""
     return job.trial_job if isinstance(job, TuningJob) else job
 
 
 def load(path: Path) -> Job | TuningJob:
-    """Read a CustomJobSpec or a HyperparameterTuningJob from a file. Raises FaultError if the file contains neither."""
+    """Read a CustomJobSpec or a HyperparameterTuningJob from a file. Raises FaultError if the file isn't valid."""
     with of_file(path):
         document = strict_yaml.from_yaml(read_text(path))
         if isinstance(document, dict) and TUNING_KEYS & document.keys():
@@ -171,13 +180,16 @@ def load(path: Path) -> Job | TuningJob:
 
 
 def parse(text: str, file: str) -> CustomJobSpec:
-    """Return the CustomJobSpec in YAML or JSON text. Raises FaultError with `file` at the start of each line."""
+    """Return the CustomJobSpec in YAML or JSON text.
+
+    Raises FaultError if the text isn't valid. Each line of the error message begins with `file`.
+    """
     with of_file(file):
         return _custom_job_spec(strict_yaml.from_yaml(text))
 
 
 def read(document: Any, kind: type[M]) -> M:
-    """Return the message of this kind in a document. Raises FaultError with all differences."""
+    """Convert a document to an API message. Raises FaultError with all errors if the document isn't valid."""
     message = kind()
     pb = cast(Any, kind).pb(message)
     findings = [*first(proto_validation.findings(document, pb.DESCRIPTOR))]
@@ -192,10 +204,11 @@ def read(document: Any, kind: type[M]) -> M:
 
 
 def _drop_empty(message: Any) -> None:
-    """Clear each submessage without a value, such as an encryptionSpec of {}, which is equivalent to no encryptionSpec.
+    """Clear each submessage that doesn't contain a value.
 
-    Items of a list stay. Submessages whose presence is a choice also stay: in a oneof, and RaySpec, which requests a
-    Ray cluster.
+    For example, an encryptionSpec of {} is equivalent to a missing encryptionSpec. The items of a list are never
+    cleared. Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage has a meaning.
+    For example, an empty RaySpec requests a Ray cluster.
     """
     for part, value in message.ListFields():
         kind = proto_validation.message_in(part)
@@ -209,12 +222,12 @@ def _drop_empty(message: Any) -> None:
 
 
 def located(finding: Finding, document: Any) -> Finding:
-    """Return the finding with the line of its place, unless it already has a line. The document can be None."""
+    """Add the line number to a finding that doesn't have one. If the document is None, don't change the finding."""
     return replace(finding, line=finding.line or strict_yaml.line(document, finding.place))
 
 
 def as_json(message: Any) -> dict[str, Any]:
-    """Return an API message as JSON: keys in camelCase, enums by name, 64-bit numbers as strings."""
+    """Convert an API message to JSON, with keys in camelCase, names of enum values, and 64-bit numbers as strings."""
     return dict(json_format.MessageToDict(type(message).pb(message)))
 
 

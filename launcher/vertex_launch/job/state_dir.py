@@ -1,6 +1,7 @@
 """Paths of the local Vertex's persistent state.
 
-The user's umask sets the modes of buckets, because data is shared. Only the user can access all other state.
+Buckets contain shared data, so the user's umask determines the permissions of files in buckets. All other files of the
+local Vertex are accessible only to the user.
 """
 
 import os
@@ -20,46 +21,49 @@ class StateDir:
 
     @property
     def buckets(self) -> Path:
-        """The folder with one folder per bucket, like /gcs in the cloud."""
+        """The folder that contains a folder for each bucket, like /gcs on Vertex AI."""
         return self.folder.absolute() / "gcs"
 
     @property
     def caches(self) -> Path:
-        """The folder with the caches of programs in replicas."""
+        """The folder for the caches of programs that run in replicas."""
         return self.folder.absolute() / "cache"
 
     def of_replicas(self, job_id: str) -> Path:
-        """Return the folder that is $HOME in the replicas of one job."""
+        """Return the home folder ($HOME) of the replicas of a job."""
         return self.folder.absolute() / "homes" / job_id
 
     def logs(self, job_id: str) -> Path:
-        """Return the folder of one job, with the output of its replicas and the packages installed for it."""
+        """Return a job's folder, with the output of the job's replicas and the packages installed for the job."""
         return self.folder.absolute() / "jobs" / job_id
 
     def journal(self, job_id: str) -> Path:
-        """Return the file with all log lines of a job's replicas, with their times."""
+        """Return the file that contains all log lines of a job's replicas, with timestamps."""
         return self.logs(job_id) / "log.jsonl"
 
     @property
     def entries(self) -> Path:
-        """The file with the log entries that programs in replicas sent to Cloud Logging."""
+        """The file that contains the log entries that programs in replicas sent to Cloud Logging."""
         return self.folder / "entries.jsonl"
 
     def hosts(self, job_id: str) -> Path:
-        """Return the file that resolves the host names of a job's replicas."""
+        """Return the hosts file, which resolves the hostnames of a job's replicas."""
         return self.logs(job_id) / "hosts"
 
     def nfs(self, server: str, path: str) -> Path:
-        """Return the local folder for an exported folder of a file server."""
+        """Return the local folder that replaces an exported folder of an NFS server."""
         return self.folder.absolute() / "nfs" / server / path.lstrip("/")
 
     def metrics(self, job_id: str, replica: str = CHIEF_REPLICA) -> Path:
-        """Return the file in which a replica of a trial reports its metrics. Only the chief's metrics count."""
+        """Return the file to which a trial's replica writes its metrics. The study uses only the chief's metrics."""
         return self.logs(job_id) / f"{replica}.metrics"
 
 
 def output_folder(job: Job, state_dir: StateDir) -> Path | None:
-    """Return the local folder for the job's output, which is always inside its bucket, or None if the job sets none."""
+    """Return the local folder for a job's output, which is always inside the bucket's folder.
+
+    Return None if the job doesn't set an output folder. Raises FaultError if the output folder isn't valid.
+    """
     prefix = job.spec.base_output_directory.output_uri_prefix
     if prefix and (finding := folder_fault(prefix, OUTPUT)):
         raise FaultError(finding, file=str(job.origin))
@@ -67,7 +71,7 @@ def output_folder(job: Job, state_dir: StateDir) -> Path | None:
 
 
 def private(folder: Path) -> Path:
-    """Create a folder and its missing parents, accessible only to the user, and return the folder."""
+    """Create a folder and its missing parents, and return the folder. Only the user can access the new folders."""
     for path in (*reversed(folder.parents), folder):
         if not path.is_dir():
             path.mkdir(mode=0o700, exist_ok=True)
@@ -75,5 +79,5 @@ def private(folder: Path) -> Path:
 
 
 def private_file(path: str | Path, flags: int) -> int:
-    """Open a file that only the user can read, as an `opener` for open()."""
+    """Open a file that only the user can read. Use this function as the `opener` argument of open()."""
     return os.open(path, flags, 0o600)

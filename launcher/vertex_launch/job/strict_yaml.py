@@ -1,7 +1,7 @@
-"""Strict parser for one YAML or JSON document, which keeps each value as it was written and its line.
+"""Strict parser for a YAML or JSON document. The parser preserves the text and the line number of each value.
 
-PyYAML's own constructors lose this information: 10:30 becomes 630, `yes` becomes True, and the last value of a
-repeated key replaces the others.
+PyYAML's own constructors don't preserve the text of a value. For example, 10:30 becomes 630, `yes` becomes True, and
+the last value of a repeated key replaces the earlier values.
 """
 
 import json
@@ -20,8 +20,8 @@ from vertex_launch.untrusted import jsons
 TAG = "tag:yaml.org,2002:"
 KINDS = {"str": "text", "int": "a number", "float": "a number", "bool": "a boolean", "timestamp": "a date"}
 CLEARER = {  # the start of PyYAML's message -> a clearer message
-    "but found another document": ("a second document begins in this line", "keep only one job in a file"),
-    "found character '\\t' that": ("this line has a tab, but YAML requires spaces", "replace the tab"),
+    "but found another document": ("a second document begins on this line", "keep only one job in a file"),
+    "found character '\\t' that": ("this line contains a tab, but YAML requires spaces", "replace the tab"),
 }
 VALUES_LIMIT = 100_000  # in YAML, with all aliases expanded
 JSON_LIMIT = 10_000  # values in one request, so that its job is checked within a second
@@ -30,7 +30,7 @@ PART = re.compile(r"[^.\[\]]+")  # one part of a place
 
 
 class Scalar(str):
-    """A YAML scalar or a JSON number as it was written, with its kind and its position in the text."""
+    """The original text of a YAML scalar or a JSON number, with its kind and its position in the document."""
 
     kind: str
     span: slice
@@ -42,7 +42,7 @@ class Scalar(str):
 
 
 class Items(list[Any]):
-    """A YAML list, with the line of each item by its index."""
+    """A YAML list with the line number of each item. The line numbers are keyed by the index of the item."""
 
     def __init__(self, items: Sequence[Any], lines: Sequence[int]) -> None:
         super().__init__(items)
@@ -50,7 +50,7 @@ class Items(list[Any]):
 
 
 class Mapping(dict[str, Any]):
-    """Keys and values, with the line of each key and all lines of each repeated key."""
+    """A mapping that also contains the line number of each key, and all line numbers of each repeated key."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]], written: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__(pairs)
@@ -62,7 +62,7 @@ class Mapping(dict[str, Any]):
 
 
 def from_yaml(text: str) -> Any:
-    """Return the value of a YAML text. Raises FaultError if the text is empty, too large, or not one valid document."""
+    """Parse a YAML text. Raises FaultError if the text is empty, too large or not a single valid document."""
     with _raising():
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
@@ -71,9 +71,10 @@ def from_yaml(text: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """Return the value of a JSON text without line numbers. Raises FaultError if the text isn't valid.
+    """Return the value of a JSON text without line numbers. Raises FaultError if the text isn't valid or is too large.
 
-    This is several times faster than `from_yaml`. Source: RFC 8259, which allows neither NaN nor Infinity.
+    This function is several times faster than `from_yaml`. In JSON, NaN and Infinity aren't valid values.
+    Source: RFC 8259.
     """
     with _raising():
         if _values(text) > JSON_LIMIT and _values(TEXT.sub("", text)) > JSON_LIMIT:
@@ -88,29 +89,33 @@ def from_json(text: str) -> Any:
 
 @contextmanager
 def _raising() -> Iterator[None]:
-    """Raise a FaultError instead of the parsers' own errors."""
+    """Convert the errors of the YAML and JSON parsers to FaultError."""
     try:
         yield
         return
     except yaml.MarkedYAMLError as fault:
         problem = str(fault.problem)
         clearer = (sentence for start, sentence in CLEARER.items() if problem.startswith(start))
-        sentence = next(clearer, (problem, "fix the YAML in this line or just above it"))
+        sentence = next(clearer, (problem, "fix the YAML on this line or just above this line"))
         finding = Finding("", *sentence, line=_line(fault.problem_mark))
     except yaml.YAMLError as fault:
         finding = Finding("", f"not valid YAML: {str(fault).splitlines()[0]}", "remove the character")
     except json.JSONDecodeError as fault:
-        finding = Finding("", f"line {fault.lineno}: not valid JSON: {fault.msg}", "fix the JSON there or just before")
+        finding = Finding(
+            "", f"line {fault.lineno}: not valid JSON: {fault.msg}", "fix the JSON at this position or just before it"
+        )
     except UnicodeEncodeError as fault:
         half = fault.object[fault.start]
-        finding = Finding("", f"{half!a} is a lone surrogate, half of a character", "send whole characters")
+        finding = Finding(
+            "", f"{half!a} is a lone surrogate, which is only half of a character", "send whole characters"
+        )
     except FaultError as fault:
         (finding,) = fault.findings
     raise FaultError(finding)
 
 
 def kind(value: Any) -> str:
-    """Return the kind of the value as a noun with its article."""
+    """Return the kind of a value as a noun with an article, such as "a mapping"."""
     if isinstance(value, Scalar):
         return value.kind
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "a boolean"}
@@ -118,7 +123,7 @@ def kind(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the value as json.loads would. YAML's own types, such as a date, become strings."""
+    """Convert a value to the types that json.loads returns. YAML's own types, such as dates, become strings."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -134,21 +139,22 @@ def plain(value: Any) -> Any:
 
 
 def line(document: Any, place: str) -> int:
-    """Return the line of a place such as `workerPoolSpecs[1].machineSpec`, or of its last existing part, else 0.
+    """Return the line number of a path such as `workerPoolSpecs[1].machineSpec`.
 
-    The line of a value from an alias or `<<` is the line in which the value was written.
+    If the document doesn't contain the whole path, return the line number of the last existing part of the path, or 0.
+    For a value from an alias or `<<`, return the line on which the value is defined.
     """
     return [0, *(where for where, _ in _along(document, place))][-1]
 
 
 def at(document: Any, place: str) -> Any:
-    """Return the value at a place, or None if the document doesn't contain the place."""
+    """Return the value at a path. Return None if the document doesn't contain the path."""
     values = [value for _, value in _along(document, place)]
     return values[-1] if len(values) == len(PART.findall(place)) else None
 
 
 def _along(document: Any, place: str) -> Iterator[tuple[int, Any]]:
-    """Yield the line and the value of each existing part of a place. Keys can be in snake_case."""
+    """Yield the line number and the value of each existing part of a path. Keys can be in snake_case."""
     value = document
     for part in PART.findall(place):
         lines = getattr(value, "lines", {})
@@ -164,12 +170,12 @@ def _no_number(word: str) -> Any:
 
 
 def _values(text: str) -> int:
-    """Return an upper bound on the number of values in a JSON text, which is tight if the text has no strings."""
+    """Return an upper bound on the number of values in a JSON text. In a text without strings, the bound is tight."""
     return sum(text.count(mark) for mark in ",[{")
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that makes Mappings, Items and Scalars, and that stops as soon as a document is too large."""
+    """A YAML loader that creates `Mapping`, `Items` and `Scalar` objects, and stops if a document is too large."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -180,7 +186,7 @@ class _Loader(yaml.SafeLoader):
         is_alias = self.check_event(yaml.AliasEvent)
         node: Any = super().compose_node(parent, index)
         if is_alias and node not in self._sizes:
-            raise _fault(node, "an alias is inside the value that it repeats", "write that part out")
+            raise _fault(node, "an alias is inside the value that the alias refers to", "write that part out")
         inner = [] if isinstance(node, ScalarNode) else node.value
         self._sizes[node] = 1 + sum(self._sizes[child[1] if isinstance(child, tuple) else child] for child in inner)
         if self._sizes[node] > VALUES_LIMIT:
@@ -220,9 +226,11 @@ _Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+0123456789"))
 
 
 def _merged(node: MappingNode) -> dict[str, tuple[Node, Node]]:
-    """Return the keys and values by name. A mapping's own keys override merged keys; the first merged mapping wins.
+    """Return a mapping's keys and values, including merged keys, keyed by name.
 
-    Source: yaml.org/type/merge.html. PyYAML 6.0.4 lets the last mapping of `<<: [a, b]` win (yaml/pyyaml#953).
+    A mapping's own keys override merged keys. If several merged mappings contain a key, the first mapping is used.
+    However, PyYAML 6.0.4 uses the last mapping of `<<: [a, b]` (yaml/pyyaml#953).
+    Source: yaml.org/type/merge.html.
     """
     own: dict[str, tuple[Node, Node]] = {}
     merged: dict[str, tuple[Node, Node]] = {}

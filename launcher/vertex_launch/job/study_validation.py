@@ -1,7 +1,7 @@
-"""Validation of the study of a hyperparameter tuning job, and the values of its parameters.
+"""Validation of the study of a hyperparameter tuning job, and the values of the study's parameters.
 
-The docstrings of the functions `..._findings` are also the rules that `vertex-launch check` shows.
-Source, unless another one is given: google-cloud-aiplatform 2.7.0, the documentation of StudySpec and its parts.
+`vertex-launch check` shows the docstrings of the functions `..._findings` as rules.
+Source, unless a docstring gives a different source: google-cloud-aiplatform 2.7.0, the documentation of StudySpec.
 """
 
 from collections import Counter, defaultdict
@@ -37,15 +37,17 @@ LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
 # Fields that Google documents for Vizier, but that the local Vertex, which uses Optuna, doesn't implement.
 NOT_HERE = {
     "study_stopping_config": "use maxTrialCount and maxFailedTrialCount",
-    "convex_automated_stopping_spec.learning_rate_parameter_name": "remove it",
-    "convex_automated_stopping_spec.update_all_stopped_trials": "remove it: stopped trials keep their measurements",
+    "convex_automated_stopping_spec.learning_rate_parameter_name": "remove this field",
+    "convex_automated_stopping_spec.update_all_stopped_trials": (
+        "remove this field, because stopped trials always keep their measurements"
+    ),
 }
 STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec", "convex_automated_stopping_spec")
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A parameter, its place, and the values of its parents for which the parameter exists."""
+    """A parameter, its path, and the values of its parents that activate the parameter."""
 
     place: str
     spec: ParameterSpec
@@ -61,12 +63,12 @@ class _Node:
 
 
 def kind_of(parameter: ParameterSpec) -> str:
-    """Return the field with a parameter's values, such as `double_value_spec`, or "" """
+    """Return the field with a parameter's values, such as `double_value_spec`. Return "" if the field is missing."""
     return ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec") or ""
 
 
 def values_of(parameter: ParameterSpec) -> Sequence[Any]:
-    """Return all values of an integer, discrete or categorical parameter, in order."""
+    """Return all values of an integer, discrete or categorical parameter, in the order of the study."""
     if "integer_value_spec" in parameter:
         smallest, largest = _bounds(parameter)
         return range(smallest, largest + 1)
@@ -81,7 +83,7 @@ def described(parameter: ParameterSpec) -> str:
 
 
 def shown(value: float | int | str) -> str:
-    """Return a value as it is written in a flag: 64 for 64.0, because a trainer may expect an integer."""
+    """Return the text of a value in a flag. For 64.0, return `64`, because a trainer may expect an integer."""
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -91,7 +93,10 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
-    """Yield the reasons for which the local Vertex rejects the study. The rules for jobs check the trials' job."""
+    """Yield a finding for each reason why the local Vertex rejects the study.
+
+    This function doesn't check the trials' job, because the rules for custom jobs check the trials' job.
+    """
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
 
@@ -114,7 +119,9 @@ def metric_findings(job: HyperparameterTuningJob) -> Findings:
     """A study must have a metric, and each metric must have a unique name without white space."""
     study = job.study_spec
     if not study.metrics:
-        yield Finding("studySpec.metrics", "the study has no metric, so trials can't be compared", "add a metric")
+        yield Finding(
+            "studySpec.metrics", "the study doesn't have a metric, so trials can't be compared", "add a metric"
+        )
     repeated = Counter(metric.metric_id for metric in study.metrics)
     for index, metric in enumerate(study.metrics):
         place = f"studySpec.metrics[{index}].metricId"
@@ -127,7 +134,7 @@ def parameter_findings(job: HyperparameterTuningJob) -> Findings:
     """A study must have a parameter, and each parameter must have a unique name and values that trials can try."""
     nodes = [*_nodes(job.study_spec)]
     if not nodes:
-        yield Finding("studySpec.parameters", "the study has no parameter to tune", "add a parameter")
+        yield Finding("studySpec.parameters", "the study doesn't have a parameter to tune", "add a parameter")
     for node in nodes:
         yield from _of_values(node, job.study_spec.algorithm)
         yield from _of_conditions(node, job.study_spec)
@@ -135,12 +142,12 @@ def parameter_findings(job: HyperparameterTuningJob) -> Findings:
 
 
 def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
-    """Return the place and the name of every parameter, including conditional parameters."""
+    """Return the path and the name of every parameter, including conditional parameters."""
     return ((node.place, node.spec.parameter_id) for node in _nodes(study))
 
 
 def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the place of each parameter's values, its name, and values that trials may try: two values for a range."""
+    """Yield the path of each parameter's values, the parameter's name, and values that a trial may use."""
     for node in _nodes(study):
         values: Iterable[float | int | str] = ()
         if node.kind in LARGEST:
@@ -157,13 +164,15 @@ def local_findings(job: HyperparameterTuningJob) -> Findings:
     study, ignored = job.study_spec, "the local Vertex doesn't support this field"
     for index, metric in enumerate(study.metrics):
         if "safety_config" in metric:
-            yield Finding(f"studySpec.metrics[{index}].safetyConfig", ignored, "remove it to run the job locally")
+            yield Finding(
+                f"studySpec.metrics[{index}].safetyConfig", ignored, "remove this field to run the job locally"
+            )
     for path, cure in NOT_HERE.items():
         if attrgetter(path)(study):
             yield Finding(f"studySpec.{camel(path)}", ignored, cure)
     for field in STOPPING:
         if field in study and len(study.metrics) > 1:
-            fault = "early stopping compares trials by one metric, but the study has more"
+            fault = "early stopping compares trials by one metric, but the study has several metrics"
             yield Finding(f"studySpec.{camel(field)}", fault, "keep one metric")
     for node in _nodes(study):
         if node.kind in LARGEST and max(map(abs, _bounds(node.spec))) > LARGEST[node.kind]:
@@ -228,7 +237,7 @@ def _of_range(node: _Node) -> Findings:
     if smallest > largest:
         yield Finding(node.values_place, f"minValue {smallest:g} is above maxValue {largest:g}", "swap the two")
     elif node.spec.scale_type in LOGARITHMIC and smallest <= 0:
-        cure = "raise it above 0 or use UNIT_LINEAR_SCALE"
+        cure = "raise minValue above 0, or use UNIT_LINEAR_SCALE"
         yield Finding(node.values_place, f"minValue {smallest:g} has no logarithm", cure)
 
 
@@ -242,7 +251,7 @@ def _of_list(node: _Node) -> Findings:
         if any(after - before < APART for before, after in pairwise(values)):
             yield Finding(place, f"values must increase by {APART} or more", "sort the values")
         if len(values) > DISCRETE_LIMIT:
-            fault = f"{len(values)} values are too many: Vertex AI accepts at most {DISCRETE_LIMIT}"
+            fault = f"{len(values)} values are too many, because Vertex AI accepts at most {DISCRETE_LIMIT}"
             yield Finding(place, fault, "use a doubleValueSpec")
         if node.spec.scale_type in LOGARITHMIC and min(values) <= 0:
             cure = "keep values above 0 or use UNIT_LINEAR_SCALE"
@@ -268,26 +277,26 @@ def _of_conditions(node: _Node, study: StudySpec) -> Findings:
 
 
 def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, str] | None:
-    """Return the fault and the cure if a child is its own parent, or is under a parameter without its values."""
+    """Return the problem and the advice if a conditional parameter is under itself or under the wrong parameter."""
     name = child.parameter_spec.parameter_id
     owners = [one.parameter_id for one in study.parameters if _has_values(one, child)]
     parent = owners[0] if owners else "the parameter that it depends on"
     cure = f"move {name or 'it'} and its values to the conditionalParameterSpecs of {parent}"
     if name and name == node.spec.parameter_id:
-        return f"{name} depends on itself, but it must be under its parent", cure
+        return f"{name} depends on itself, but must be under a different parameter", cure
     if owners and not _has_values(node.spec, child):
         return f"this parameter is under {node.spec.parameter_id}, but its values belong to {parent}", cure
     return None
 
 
 def _has_values(parameter: ParameterSpec, child: Conditional) -> bool:
-    """Return whether a parameter has all values for which a child exists."""
+    """Return whether a parameter has all values that activate a conditional parameter."""
     field, values = CONDITIONS.get(kind_of(parameter), ""), _condition(child)
     return bool(field and field in child and values) and all(_is_one_of(one, values_of(parameter)) for one in values)
 
 
 def _of_ids(nodes: Sequence[_Node]) -> Findings:
-    """Yield a finding for each parameter whose name is the name of another parameter in the same trial."""
+    """Yield a finding for each parameter that has the same name as a different parameter in the same trial."""
     by_name: dict[str, list[_Node]] = defaultdict(list)
     for node in nodes:
         name = node.spec.parameter_id

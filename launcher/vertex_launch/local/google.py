@@ -1,4 +1,4 @@
-"""The Google hosts that clients in a replica connect to."""
+"""The hosts of Google's APIs, which clients in a replica connect to."""
 
 import re
 
@@ -9,12 +9,12 @@ METADATA = ("metadata.google.internal", "metadata")
 
 
 def is_google(host: str) -> bool:
-    """Return whether a host, with or without a port, belongs to Google's APIs."""
+    """Return whether a host belongs to Google's APIs. The hostname can be followed by a port."""
     return bool(GOOGLE.fullmatch(host.lower()))
 
 
 def names(region: str) -> tuple[str, ...]:
-    """Return the hosts that clients look up most often in a region."""
+    """Return the hosts that clients in a region resolve most often."""
     return (
         *METADATA,
         *(f"{api}.googleapis.com" for api in (*APIS, f"{region}-aiplatform", f"aiplatform.{region}.rep")),

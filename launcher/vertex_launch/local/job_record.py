@@ -1,4 +1,4 @@
-"""The job resource that `run` writes, so that a local Vertex with the same state folder can show the job."""
+"""The job resource that the `run` command writes. A local Vertex with the same state folder can show the job."""
 
 import contextlib
 import re
@@ -21,7 +21,7 @@ NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:@-]+|^[.:@-]")
 
 
 class JobRecord:
-    """The resource and the journal of one job."""
+    """The resource and the journal of a job."""
 
     def __init__(self, job: Job, context: Context) -> None:
         settings = for_local(context.settings)
@@ -50,7 +50,7 @@ class JobRecord:
             self.fail(outcome.status, f"{outcome.message}\nLogs: {self.logs}")
 
     def fail(self, status: str, message: str) -> None:
-        """Record that the job was canceled or failed; `status` is the name of a google.rpc.Code."""
+        """Record that the job was canceled or failed. `status` is the name of a google.rpc.Code."""
         state = "CANCELLED" if status == "CANCELLED" else "FAILED"
         self._update(state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
 
@@ -62,7 +62,7 @@ class JobRecord:
 
 @contextlib.contextmanager
 def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
-    """Yield the record of a job that runs in the block. If the block fails, the record contains the error."""
+    """Yield the record of a job that the block runs. If the block raises an exception, record the error."""
     record = JobRecord(job, context)
     with contextlib.closing(record.journal):
         try:

@@ -1,4 +1,4 @@
-"""Run a hyperparameter tuning job on this machine without starting a server."""
+"""Run a hyperparameter tuning job on this machine without starting a local Vertex server."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -22,18 +22,18 @@ from vertex_launch.local.views.jobs import reports
 
 
 class Searched(NamedTuple):
-    """An ended tuning job and all custom jobs, including the jobs of its trials."""
+    """An ended tuning job, and all custom jobs, including the jobs of the trials."""
 
     search: Resource
     runs: Sequence[Resource]
 
 
 def run(message: HyperparameterTuningJob, job: Job, context: Context, console: Console, fresh: bool) -> Searched:
-    """Run a tuning job to its end, as Vertex AI does. Return the ended tuning job and all custom jobs.
+    """Run a tuning job to completion, as Vertex AI does. Return the ended tuning job and all custom jobs.
 
-    Each trial runs `job`. If `fresh` is set, empty the output folder first. Otherwise, continue a stopped tuning job
-    with the same name and output folder. Raises FaultError if a local Vertex uses the state folder, the tuning job
-    isn't valid, or the earlier tuning job has a different study.
+    Each trial of the tuning job runs `job`. If `fresh` is true, empty the output folder first. Otherwise, continue a
+    stopped tuning job that has the same name and output folder. Raises FaultError if a local Vertex uses the state
+    folder, the tuning job isn't valid, or the earlier tuning job has a different study.
     """
     parent = context.settings.parent
     vertex = Vertex(context)
@@ -54,9 +54,10 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
 
 
 def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job: Job, state_dir: StateDir) -> Resource:
-    """Return the last tuning job with this name and output folder, or {} if it doesn't exist.
+    """Return the last tuning job with the same name and output folder. Return {} if there is no such job.
 
-    Raises FaultError if that tuning job's study differs, or if the output folder contains another job's files.
+    Raises FaultError if the earlier tuning job has a different study, or the output folder contains files of a
+    different run.
     """
     wanted = as_json(message)
     name, folder, study = wanted["displayName"], output_folder(wanted), wanted["studySpec"]

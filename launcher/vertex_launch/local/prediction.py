@@ -1,7 +1,6 @@
-"""Run a model's serving container command locally and send prediction requests as Vertex AI does.
+"""Run a model's serving container command locally, and send prediction requests as Vertex AI does.
 
-Source of the routes, the variables, and the request and response formats: Vertex AI, "Custom container requirements
-for inference".
+Source of the routes, variables and formats: Vertex AI, "Custom container requirements for inference".
 """
 
 import contextlib
@@ -43,7 +42,7 @@ class Endpoint:
         return f"{self.route}:predict"
 
     def ask(self, request: Mapping[str, Any]) -> list[Any]:
-        """Return the predictions, one for each instance. Raises FaultError for any other response."""
+        """Return a prediction for each instance in the request. Raises FaultError if the response isn't valid."""
         try:
             answer = self.session.post(self.predict, json=request, timeout=ANSWER_SECONDS)
             content = answer.json()
@@ -67,8 +66,8 @@ def serving(
 ) -> Iterator[Endpoint]:
     """Run the model's serving container until the end of the block.
 
-    As on Vertex AI, the container gets only a few of the shell's environment variables.
-    Raises FaultError if the container exits, or isn't healthy in time.
+    As on Vertex AI, the container receives only a few of the shell's environment variables. Raises FaultError if the
+    container exits or doesn't become healthy within READY_SECONDS.
     """
     (address,) = hosts.free_addresses(1)
     variables = host.image_environment(environ, state_dir, "prediction") | {
@@ -95,7 +94,7 @@ def serving(
 
 
 def _wait(endpoint: Endpoint) -> None:
-    """Wait until the health route returns 200, as Vertex AI does before it sends a request."""
+    """Wait until the health route returns 200, as Vertex AI does before it sends prediction requests."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if (code := endpoint.process.poll()) is not None:
@@ -108,7 +107,7 @@ def _wait(endpoint: Endpoint) -> None:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Send SIGTERM to the command, as to a container's process 1. After a grace time, send SIGKILL to its group."""
+    """Send SIGTERM to the command, as to PID 1 in a container. After GRACE_SECONDS, kill the process group."""
     try:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

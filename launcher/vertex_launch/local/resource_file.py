@@ -14,7 +14,7 @@ from vertex_launch.untrusted.regular_file import read_regular
 
 
 def write(file: Path, resource: Mapping[str, Any]) -> None:
-    """Write a resource atomically: a concurrent reader gets either the old or the new version."""
+    """Write a resource atomically. A concurrent reader receives either the old version or the new version."""
     private(file.parent)
     part = file.with_suffix(".part")
     with open(part, "w", encoding="utf-8", opener=private_file) as written:
@@ -23,7 +23,7 @@ def write(file: Path, resource: Mapping[str, Any]) -> None:
 
 
 def read(file: Path, name: str) -> dict[str, Any] | None:
-    """Return the resource with this name, or None if the file doesn't contain the resource."""
+    """Read the resource with this name. Return None if the file doesn't contain the resource."""
     try:
         resource = jsons.loads(read_regular(file))
     except (OSError, ValueError):
@@ -32,7 +32,7 @@ def read(file: Path, name: str) -> dict[str, Any] | None:
 
 
 def moment(seconds: float) -> str:
-    """Return a time, given in seconds since 1970, in the API's format."""
+    """Convert a time in seconds since 1970 to the API's format."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

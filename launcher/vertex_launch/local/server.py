@@ -50,10 +50,10 @@ ADDRESS = "127.0.0.1"  # never another host: a client can run any program on thi
 
 
 class Vertex:
-    """All resources and routes of the local Vertex. Without an endpoint, only this process can use the resources.
+    """All resources and routes of the local Vertex. If the endpoint is "", only this process can use the resources.
 
-    Each API method takes a call and the parts of the URL path, and returns JSON or raises ApiError. Raises FaultError
-    if the state folder isn't usable.
+    Each API method takes a call and the segments of the URL path. An API method returns JSON or raises ApiError. Raises
+    FaultError if the state folder isn't usable.
     """
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
@@ -74,7 +74,7 @@ class Vertex:
         self._methods |= self._operations.methods()
 
     def close(self) -> None:
-        """Stop all jobs, and return when no process is left."""
+        """Stop all jobs, and wait until all of their processes have exited."""
         self.tunings.close()
         self.pipelines.close()
         self.jobs.close()
@@ -99,7 +99,7 @@ class Vertex:
         ]
 
     def resource(self, call: Call, parent: str, below: str) -> Any:
-        """Call the method for a collection or a resource. The path can end with a custom verb such as :cancel."""
+        """Call the API method for a collection or a resource. The path can end with a custom verb such as :cancel."""
         path, colon, verb = below.partition(":")
         address = "/".join("*" if i % 2 else part for i, part in enumerate(path.split("/")))
         act = self._methods.get(f"{call.method} {OPERATION.sub('', address)}{colon}{verb}")
@@ -120,7 +120,7 @@ class Vertex:
         return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {collections}")
 
     def locations(self, call: Call, project: str) -> Any:
-        """List the regions in the catalog. The local Vertex accepts requests for every region."""
+        """List the regions in the catalog. The local Vertex also accepts requests for all other regions."""
         return {"locations": [self.location(call, project, region) for region in catalog.standard().regions]}
 
     def location(self, call: Call, project: str, location: str) -> Any:
@@ -129,7 +129,7 @@ class Vertex:
         return {"name": f"projects/{project}/locations/{location}", "locationId": location}
 
     def disturb(self, call: Call, id: str, action: str) -> Any:
-        """Simulate a fault in one replica of a job. This method extends Google's API."""
+        """Simulate a fault in one replica of a job. This method isn't part of Google's API."""
         body = call.json()
         replica, seconds = body.get("replica"), body.get("seconds", 0)
         actions = [one for one in get_args(Action) if one not in IN_PYTHON]  # these must be set before the start
@@ -149,7 +149,7 @@ class Vertex:
 
 
 def serve(context: Context, port: int, console: Console) -> None:
-    """Serve until Ctrl-C or SIGTERM, then stop every job. Raises FaultError if the folder or the port isn't usable."""
+    """Serve until Ctrl-C or SIGTERM, then stop all jobs. Raises FaultError if the state folder or port isn't usable."""
     import uvicorn  # imported late because tuning jobs that `run` starts don't need a server
 
     listener = _listener(port)

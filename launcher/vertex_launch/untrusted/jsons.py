@@ -1,4 +1,4 @@
-"""Reads untrusted JSON: requests, files that anybody can edit, and lines that a replica prints."""
+"""Parser for untrusted JSON, such as requests, files that any user can edit, and lines that a replica prints."""
 
 import json
 from collections.abc import Callable
@@ -10,12 +10,15 @@ DEEPEST = 100  # levels of lists and objects; protobuf accepts 100 levels in a f
 
 
 def loads(text: str | bytes, **hooks: Any) -> Any:
-    """Parse UTF-8 JSON with the hooks of `json.loads`. Raises ValueError if the text isn't valid or too deep."""
+    """Parse UTF-8 JSON with the hooks of `json.loads`.
+
+    Raises ValueError if the JSON isn't valid. Raises FaultError if the JSON is nested too deeply.
+    """
     return shallow(lambda: json.loads(text.decode() if isinstance(text, bytes) else text, **hooks))
 
 
 def shallow(read: Callable[[], Any]) -> Any:
-    """Return the value of `read`. Raises FaultError if recursion over the value could exhaust the stack."""
+    """Return the value that `read` returns. Raises FaultError if recursion over the value could exhaust the stack."""
     try:
         level = [value := read()]
         for _ in range(DEEPEST + 1):  # level by level, because recursion could exhaust the stack
@@ -26,4 +29,4 @@ def shallow(read: Callable[[], Any]) -> Any:
     except RecursionError:
         pass
     fault = f"is nested too deeply, with more than {DEEPEST} levels"
-    raise FaultError(Finding("", fault, "use fewer levels (no job needs more than ten)"))
+    raise FaultError(Finding("", fault, "use fewer levels, because a job requires at most ten"))

@@ -1,4 +1,4 @@
-"""Makes untrusted text safe for a terminal or a page by removing control characters."""
+"""Functions that remove control characters from untrusted text, so that a terminal or a page can show the text."""
 
 import re
 
@@ -6,17 +6,17 @@ ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@
 
 
 def plain(text: str) -> str:
-    """Return the text without escape sequences such as colors."""
+    """Remove escape sequences, such as colors, from the text."""
     return ESCAPES.sub("", text)
 
 
 def printable(text: str) -> str:
-    """Return the text with a replacement for each character that could control a terminal."""
+    """Replace each character that could control a terminal."""
     if text.isprintable():  # true for nearly all lines
         return text
     return "".join(char if char.isprintable() or char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def lines(text: str) -> str:
-    """Return the text with all of its lines made printable."""
+    """Make each line of the text printable."""
     return "\n".join(map(printable, text.split("\n")))

@@ -1,4 +1,7 @@
-"""Reads untrusted files, such as a trainer's: only regular files, up to a size limit, and without blocking."""
+"""Functions that read untrusted files, such as a trainer's.
+
+These functions accept only regular files and never block.
+"""
 
 import errno
 import fcntl
@@ -11,12 +14,12 @@ LARGEST = 2**26  # bytes
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read its bytes. Raises OSError if the path, or a link's target, isn't a regular file."""
+    """Open a file to read its bytes. Raises OSError if the path or the target of a link isn't a regular file."""
     return open(path, "rb", opener=_opened)
 
 
 def read_regular(path: Path, most: int = LARGEST) -> bytes:
-    """Return the bytes of a file. Raises OSError if the file isn't regular or is larger than `most` bytes."""
+    """Return the bytes of a file. Raises OSError if the file isn't a regular file or has more than `most` bytes."""
     with open_regular(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -25,7 +28,10 @@ def read_regular(path: Path, most: int = LARGEST) -> bytes:
 
 
 def locked_elsewhere(file: IO[Any], lock: int = fcntl.LOCK_SH) -> bool:
-    """Return whether another process holds the lock. If not, this process holds it until it closes the file."""
+    """Return whether another process holds the lock.
+
+    If no other process holds the lock, acquire the lock until the file is closed.
+    """
     try:
         fcntl.flock(file, lock | fcntl.LOCK_NB)
     except BlockingIOError:

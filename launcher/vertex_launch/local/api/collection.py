@@ -38,9 +38,10 @@ Act = Callable[[Call, str], Resource | None]
 
 
 class Collection:
-    """The resources of one kind in the store. A subclass defines their special behavior and how to create them.
+    """A collection of resources of one type.
 
-    A method that takes a resource name raises ApiError NOT_FOUND if the resource doesn't exist.
+    A subclass defines how to create a resource, and can override other methods. A method that takes a resource name
+    raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
     collection: str  # the collection in the names: customJobs, or tensorboards/*/experiments for nested resources
@@ -56,7 +57,7 @@ class Collection:
         self._store, self._buckets = store, store.state_dir.buckets
 
     def methods(self) -> dict[str, Act]:
-        """Return the methods, keyed by HTTP method and path. A * in the path matches any id."""
+        """Return the handler functions, keyed by HTTP method and path. A * in a path matches any ID."""
         listed, member = self.collection, f"{self.collection}/*"
         methods: dict[str, Act] = {
             f"GET {listed}": lambda call, name: self.page(call, self.list(name.rpartition("/")[0])),
@@ -77,18 +78,18 @@ class Collection:
         return self._store.get(name)
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List the resources, newest first. The parent needn't exist: a job's TensorBoard may be only in the cloud."""
+        """List the resources under a parent, newest first. Return an empty list if the parent doesn't exist locally."""
         return self._store.list(parent, self.collection.rpartition("/")[2])
 
     def delete(self, name: str) -> None:
         self._store.delete(name)
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Replace the given fields, and remove fields with the new value None."""
+        """Replace the given fields of a resource. Remove each field whose new value is None."""
         return self._store.update(name, **changed, etag=self._store.new_id())
 
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
-        """Return one page of a list, selected by the call's parameters."""
+        """Return the page of a resource list that the call's parameters select."""
         shown, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
         key = f"{field_of(self.message).removesuffix('s')}s"
         return {key: self._shown(call, shown)} | ({"nextPageToken": token} if token else {})
@@ -100,13 +101,13 @@ class Collection:
         return self.typed(self.create(name.rpartition("/")[0], message, **ids))
 
     def typed(self, resource: Resource) -> Resource:
-        """Return the public fields. Add a "@type" if an operation wraps the resource."""
+        """Return the public fields of a resource. Add a "@type" if an operation wraps the resource."""
         kind = self.message.pb().DESCRIPTOR.full_name.removeprefix("google.")
         shown = {key: value for key, value in resource.items() if key in fields(self.message)}
         return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
 
     def _updated(self, call: Call, name: str) -> Resource:
-        """Replace the fields that the mask lists or, without a mask, the fields in the body."""
+        """Replace the fields that `updateMask` lists. Without `updateMask`, replace all fields in the body."""
         message = without_output(read_message(call, self.message), self.output_only)
         refuse(labels.of_all(getattr(message, "labels", {})))
         body = spec.as_json(message)
@@ -117,7 +118,7 @@ class Collection:
         return self._shown(call, [self.update(name, changed)])[0]
 
     def _shown(self, call: Call, resources: Iterable[Resource]) -> Sequence[Resource]:
-        """Return resources with the fields in the readMask and their subfields, or with all public fields."""
+        """Return resources with only the fields in `readMask`. Without `readMask`, return all public fields."""
         all_fields, mask = fields(self.message), call.query.get("readMask", "")
         wanted = {camel(field.partition(".")[0].strip()) for field in mask.split(",") if field} or {"*"}
         unknown = [f'"{field}" isn\'t a field of this resource' for field in sorted(wanted - {"*", *all_fields})]
@@ -127,7 +128,7 @@ class Collection:
 
 
 class Records(Collection):
-    """The resources that clients can create, change and delete freely, such as metadata and TensorBoards."""
+    """Resources that clients can create, change and delete without restrictions, such as metadata and TensorBoards."""
 
     verbs = ("GET", "POST", "PATCH", "DELETE")
     # Etags aren't compared, because the SDK retries a rejected update only over gRPC.
@@ -135,7 +136,7 @@ class Records(Collection):
     takes_ids = True
 
     def create(self, parent: str, message: Any, id: str = "") -> Resource:
-        """Create a resource. Raises ApiError if the parent doesn't exist, or the id is in use."""
+        """Create a resource. Raises ApiError if the parent doesn't exist, or the ID is in use."""
         if "/" in self.collection:
             self._store.get(parent)
         etag = self._store.new_id()
@@ -148,18 +149,18 @@ class Records(Collection):
 
 @functools.cache
 def fields(message: Any) -> frozenset[str]:
-    """Return the fields of a message, in camelCase."""
+    """Return the field names of an API message in camelCase."""
     return frozenset(field.json_name for field in message.pb().DESCRIPTOR.fields)
 
 
 def field_of(message: Any) -> str:
-    """Return a message's name as a field name, such as tensorboardRun for TensorboardRun."""
+    """Convert a message's name to a field name. For example, convert TensorboardRun to tensorboardRun."""
     name = str(message.__name__)
     return name[0].lower() + name[1:]
 
 
 def read_message(call: Call, kind: Any) -> Any:
-    """Return the body as an API message. Raises ApiError with all findings if the body isn't valid."""
+    """Parse the request body as an API message. Raises ApiError with all findings if the request body isn't valid."""
     try:
         document = proto_validation.relaxed(strict_yaml.from_json(call.text()), kind.pb().DESCRIPTOR)
         return spec.read(document, kind)
@@ -168,7 +169,7 @@ def read_message(call: Call, kind: Any) -> Any:
 
 
 def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
-    """Clear, in place, the output-only fields of a message and of the model in it."""
+    """Clear the output-only fields of a message and of a model in the message, in place."""
     pb = type(message).pb(message)
     model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
     for part in (pb, pb.model_to_upload) if model else (pb,):
@@ -179,16 +180,17 @@ def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
 
 
 def key_findings(message: Any, parent: str) -> Findings:
-    """Yield findings about the encryption key of a new resource, without checking that the key exists."""
+    """Yield findings about the encryption key of a new resource. This function doesn't check whether the key exists."""
     if "encryption_spec" in type(message).meta.fields and "encryption_spec" in message:
         key = message.encryption_spec.kms_key_name
         yield from (*key_name_findings(key), *key_region_findings(key, parent.split("/")[3], "resource"))
 
 
 def new_folder(prefix: str, name: str, buckets: Path) -> tuple[str, Path]:
-    """Return the URI and the local path of a new folder under `prefix`, named after `name` and the current time.
+    """Return the URI and the local path of a new folder under `prefix`.
 
-    Raises ApiError INVALID_ARGUMENT if `prefix` isn't a folder in a bucket.
+    The folder's name contains `name` and the current time. Raises ApiError INVALID_ARGUMENT if `prefix` isn't a folder
+    in a bucket.
     """
     address = f"{prefix.rstrip('/')}/{FOREIGN.sub('_', name)}-{now()[:-4]}Z"  # milliseconds, as in the documentation
     folder = object_path(address, buckets)

@@ -14,7 +14,7 @@ REASONS = {400: "invalid", 403: "forbidden", 404: "notFound", 409: "conflict", 4
 
 
 class ApiError(Exception):
-    """A rejected request. Each of its `findings` describes one invalid field."""
+    """An error response to a request. Each finding in `findings` describes one invalid field."""
 
     def __init__(self, status: str, message: str, findings: Iterable[Finding] = ()) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class ApiError(Exception):
         self.rpc = rpc_status(status, message)
 
     def as_json(self) -> dict[str, Any]:
-        """Return Vertex AI's response body. Source: google/rpc/status.proto, error_details.proto (BadRequest)."""
+        """Return the error as a response body of Vertex AI. Source: google/rpc/status.proto and error_details.proto."""
         error: dict[str, Any] = {"code": self.http_status, "message": self.message, "status": self.status}
         if self.findings:
             violations = [{"field": finding.place, "description": finding.sentence} for finding in self.findings]
@@ -33,19 +33,19 @@ class ApiError(Exception):
         return {"error": error}
 
     def for_storage(self) -> dict[str, Any]:
-        """Return Cloud Storage's response body, which contains a reason instead of a status."""
+        """Return the error as a response body of Cloud Storage, which contains a reason instead of a status."""
         reason = {"message": self.message, "domain": "global", "reason": REASONS.get(self.http_status, "invalid")}
         return {"error": {"code": self.http_status, "message": self.message, "errors": [reason]}}
 
 
 def invalid(findings: Iterable[Finding]) -> ApiError:
-    """Return an INVALID_ARGUMENT error with the first findings, which are also in its message."""
+    """Return an INVALID_ARGUMENT error with the first findings. The error's message also contains these findings."""
     shown = tuple(first(findings))
     return ApiError("INVALID_ARGUMENT", "\n".join(map(str, shown)), shown)
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """Raise ApiError INVALID_ARGUMENT if there is any finding."""
+    """Raise ApiError INVALID_ARGUMENT if there are findings."""
     if findings := tuple(findings):
         raise invalid(findings)
 

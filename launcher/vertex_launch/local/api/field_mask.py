@@ -1,4 +1,4 @@
-"""The `fields` parameter, which selects the parts of a response, for example name,customJobs(name,state).
+"""The `fields` parameter, which selects fields of a response. Example: name,customJobs(name,state).
 
 Source: Google Cloud documentation, "System parameters", and Cloud Storage documentation, "Partial responses", 2026.
 """
@@ -19,7 +19,7 @@ Mask = dict[str, Any]  # field -> mask of its subfields; * matches every field, 
 
 
 def parse(query: Mapping[str, str]) -> Mask:
-    """Return the mask in a call's parameters. Raises ApiError INVALID_ARGUMENT if the mask isn't valid."""
+    """Parse the field mask in a call's parameters. Raises ApiError INVALID_ARGUMENT if the mask isn't valid."""
     text = next((query[name] for name in PARAMETERS if query.get(name)), "")
     mask: Mask = {}
     opened, field = [mask], mask  # the masks of the open parentheses, and the mask of the current field
@@ -41,7 +41,7 @@ def parse(query: Mapping[str, str]) -> Mask:
 
 
 def selected(answer: Any, mask: Mask) -> Any:
-    """Return the parts of a response that a mask selects. Fields that the response doesn't contain are ignored."""
+    """Return the fields of a response that a mask selects. Ignore fields that the response doesn't contain."""
     if isinstance(answer, list) and mask:
         return [selected(item, mask) for item in answer]
     if not isinstance(answer, Mapping) or not mask:

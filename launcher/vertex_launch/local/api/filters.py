@@ -1,9 +1,9 @@
 """The parameters of list calls: `filter`, `orderBy`, `pageSize` and `pageToken`.
 
-The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. It has comparisons, `:` with
-`*`, AND, OR, NOT, and parentheses. A space means AND, and OR binds tighter than AND. Metadata filters also support
-metadata.FIELD.KIND and the function in_context("NAME"). Source: google.aip.dev/160, 2026; google-cloud-aiplatform
-2.7.0, types/metadata_service.py.
+The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. The filter language contains
+comparisons, `:` with `*`, AND, OR, NOT, and parentheses. A space means AND, and OR has a higher precedence than AND.
+Metadata filters also support metadata.FIELD.KIND and the function in_context("NAME").
+Source: google.aip.dev/160, 2026; google-cloud-aiplatform 2.7.0, types/metadata_service.py.
 """
 
 import base64
@@ -27,7 +27,7 @@ LAST = "~"  # sorts after every time
 
 
 class Filter(NamedTuple):
-    """A predicate, and bounds on the `timestamp` of a match, as UTC times in the API's format."""
+    """A predicate, and bounds on the `timestamp` of matching resources, as UTC times in the API's format."""
 
     matches: Predicate
     since: str = ""
@@ -64,7 +64,7 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
 
 
 def page(resources: Sequence[Resource], fields: Container[str], /, **query: str) -> tuple[list[Resource], str]:
-    """Return one page of a list, and the token of the next page, which is "" after the last page.
+    """Return one page of a list, and the token of the next page. On the last page, the token is "".
 
     A client can filter and order by `fields`, which are in camelCase. `query` contains the call's parameters. Raises
     ApiError INVALID_ARGUMENT if a parameter isn't valid.
@@ -78,7 +78,7 @@ def page(resources: Sequence[Resource], fields: Container[str], /, **query: str)
 
 
 def predicate(expression: str, fields: Container[str]) -> Predicate:
-    """Return a filter as a function that takes a resource. The filter "" matches every resource.
+    """Return a function that tests whether a resource matches a filter. The filter "" matches every resource.
 
     Raises ApiError INVALID_ARGUMENT if the filter isn't valid.
     """
@@ -86,14 +86,17 @@ def predicate(expression: str, fields: Container[str]) -> Predicate:
 
 
 def parsed(expression: str, fields: Container[str]) -> Filter:
-    """Parse a filter and find its time bounds. Raises ApiError INVALID_ARGUMENT if the filter isn't valid."""
+    """Parse a filter, and derive bounds for the `timestamp` from the filter.
+
+    Raises ApiError INVALID_ARGUMENT if the filter isn't valid.
+    """
     if len(expression) > LONGEST_FILTER:
         raise _fault("filter", f"has {len(expression)} characters", f"shorten it to {LONGEST_FILTER}")
     return _Parser(expression, fields).parse() if expression.strip() else Filter(lambda resource: True)
 
 
 class _Parser:
-    """A recursive descent parser with one method for each level of precedence."""
+    """A recursive descent parser for filters, with one method for each level of precedence."""
 
     def __init__(self, expression: str, fields: Container[str]) -> None:
         self._expression = expression
@@ -105,7 +108,7 @@ class _Parser:
         parsed = self._sequence()
         if self._tokens:
             fault = f'"{self._expression}" has an unexpected "{self._tokens[0]}"'
-            raise _fault("filter", fault, "remove it, or correct the text before it")
+            raise _fault("filter", fault, "remove this token, or correct the text before this token")
         return parsed
 
     def _sequence(self) -> Filter:
@@ -165,11 +168,11 @@ class _Parser:
         return lambda resource: context in resource.get(IN_CONTEXT, ())
 
     def _take(self, *wanted: str) -> str:
-        """Consume and return the next token if it is in `wanted`, or return "" without consuming it."""
+        """Consume and return the next token if `wanted` contains the token. Otherwise, return "" and keep the token."""
         return self._tokens.popleft() if self._tokens and self._tokens[0] in wanted else ""
 
     def _text(self, wanted: str) -> str:
-        """Consume the next token, which is text, and return it without quotes, as in labels."team/name".
+        """Consume a text token and return the text without quotes, as in labels."team/name".
 
         Raises ApiError if the next token isn't text.
         """
@@ -179,7 +182,7 @@ class _Parser:
 
 
 def _anywhere(text: str) -> Filter:
-    """Search all fields of a log entry. Source: Cloud Logging documentation, "Global restrictions", 2026."""
+    """Return a filter that searches all fields of a log entry. Source: Cloud Logging, "Global restrictions", 2026."""
     part = text if re.fullmatch(PLAIN, text) else ""
     return Filter(lambda entry: text in json.dumps(entry, ensure_ascii=False).lower(), part=part)
 
@@ -192,7 +195,7 @@ def _tokens(expression: str) -> Iterator[str]:
 
 
 def _span(symbol: str, text: str) -> tuple[str, str]:
-    """Return the bounds that a comparison with a time sets. A time equal to a bound might not match."""
+    """Return the time bounds of a comparison with a time. A resource whose time equals a bound might not match."""
     try:
         time = utc(text)
     except ApiError:  # a pattern, such as 2026*
@@ -201,7 +204,7 @@ def _span(symbol: str, text: str) -> tuple[str, str]:
 
 
 def _value(resource: Any, field: str) -> Any:
-    """Return the value of a field such as `labels.team`, or None if it is absent. A label can contain dots."""
+    """Return the value of a field such as `labels.team`, or None if the field is missing. Labels can contain dots."""
     if not isinstance(resource, Mapping):
         return None
     outer, dot, below = field.partition(".")
@@ -210,7 +213,7 @@ def _value(resource: Any, field: str) -> Any:
 
 
 def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
-    """Return a comparison with metadata.FIELD.KIND. A value of another kind counts as absent."""
+    """Return a comparison with metadata.FIELD.KIND. A metadata value of a different kind is treated as missing."""
     path, _, kind = field.rpartition(".")
     if path == METADATA or kind not in KINDS:
         raise _fault("filter", f'"{field}" doesn\'t end with a value type', f"add one of .{', .'.join(KINDS)}")
@@ -224,7 +227,7 @@ def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
 def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[Any], bool]:
     """Return a function that compares a value with `wanted`, as severities, times, numbers or texts.
 
-    The function uses the first of these types that fits both sides.
+    The returned function uses the first of these types to which both values can be converted.
     """
     compare = COMPARISONS[symbol]
     readings: list[tuple[Callable[[Any], Any], Any]] = []
@@ -246,7 +249,7 @@ def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[
 
 
 def _has(wanted: str, actual: Any) -> bool:
-    """Apply the `:` operator, which finds a key in a map, a member in a list, or a part of a text in any letter case.
+    """Apply the `:` operator, which searches for a key in a map, a member in a list, or a case-insensitive substring.
 
     Source: Cloud Logging documentation, "Logging query language", comparison operators, 2026.
     """
@@ -263,12 +266,12 @@ def _like(actual: Any, pattern: str) -> bool:
 
 
 def _written(value: Any) -> str:
-    """Return a value as a filter's text, for example "true" for True."""
+    """Return the text of a value in a filter, such as "true" for True."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def utc(text: str) -> str:
-    """Return a time in the API's format. Raises ApiError if the text isn't a time."""
+    """Convert a time to the API's format. Raises ApiError if the text isn't a valid time."""
     try:
         return f"{_moment(text).astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
     except (ValueError, OverflowError):
@@ -293,7 +296,7 @@ def _ordered(resources: list[Resource], order: str, fields: Container[str]) -> l
 
 
 def _checked_field(field: str, fields: Container[str], parameter: str) -> str:
-    """Return the field in camelCase. Raises ApiError if the resource doesn't have the field."""
+    """Convert the name of a field to camelCase. Raises ApiError if the resource doesn't have this field."""
     first, dot, below = field.partition(".")
     if camel(first) not in fields:
         raise _fault(parameter, f'"{field}" isn\'t a field of this resource', "use a field such as display_name")
@@ -301,7 +304,7 @@ def _checked_field(field: str, fields: Container[str], parameter: str) -> str:
 
 
 def _key(resource: Resource, field: str) -> tuple[int, float, str]:
-    """Return a sort key that orders absent values first, then numbers, then all other values as text."""
+    """Return a sort key that orders missing values first, then numbers, then all other values as text."""
     value = _value(resource, field)
     if isinstance(value, int | float):
         return (1, value, "")
@@ -315,7 +318,7 @@ def page_size(text: str) -> int:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Return the index of the resource after the token's resource, so that new resources don't shift the pages."""
+    """Return the index at which a page begins. Because a token identifies a resource, pages don't shift."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0
@@ -324,7 +327,7 @@ def _after(resources: Sequence[Resource], token: str) -> int:
 
 
 def _identity(resource: Resource) -> str:
-    """Return the text that identifies a list entry in a page token: a resource's name or a point's step."""
+    """Return the text that identifies a list entry in a page token, which is a resource's name or a point's step."""
     return str(resource.get("name") or resource.get("step"))
 
 

@@ -50,7 +50,7 @@ XML_API = "/xml"  # the prefix for the paths of Cloud Storage's XML API, /BUCKET
 
 @dataclass(frozen=True)
 class Call:
-    """One request. The router reads the body, but an asynchronous handler reads the stream itself."""
+    """An HTTP request. An asynchronous handler reads the stream, but the router reads the body for other handlers."""
 
     method: str
     path: str  # as sent: %2F in an object's name isn't a slash
@@ -61,19 +61,19 @@ class Call:
 
     @property
     def base(self) -> str:
-        """The server's URL, as the client sees it."""
+        """The server's URL from the client's point of view."""
         host = self.headers.get("host", "")
         return f"{'https' if is_google(host) else 'http'}://{host}"
 
     def text(self) -> str:
-        """Return the body as text. Raises ApiError if the body isn't UTF-8."""
+        """Return the request body as text. Raises ApiError if the body isn't valid UTF-8."""
         try:
             return self.body.decode()
         except UnicodeDecodeError as error:
             raise ApiError("INVALID_ARGUMENT", f"byte {error.start} of the body isn't UTF-8; send UTF-8") from None
 
     def json(self) -> dict[str, Any]:
-        """Return the body as a JSON object; an empty body means {}. Raises ApiError if the body isn't a JSON object."""
+        """Return the body as a JSON object, or {} if the body is empty. Raises ApiError if the body isn't an object."""
         try:
             parsed = jsons.loads(self.body or b"{}")
             json.dumps(parsed, ensure_ascii=False).encode()  # rejects lone surrogates, which protobuf can't encode
@@ -92,8 +92,8 @@ Connect = Callable[[WebSocket], Awaitable[None]]
 class Router:
     """An ASGI application that sends each request to the first route that matches the request's method and path.
 
-    A route's path is a regular expression in which {name} or {name:KIND} matches one of PARTS. `connect` handles
-    websockets.
+    A route's path is a regular expression. In a path, {name} matches PARTS[""], and {name:KIND} matches PARTS[KIND].
+    The function `connect` handles websockets.
     """
 
     def __init__(self, routes: Iterable[Route], connect: Connect | None = None) -> None:
@@ -130,7 +130,7 @@ class Router:
         await answer(scope, receive, send)
 
     def answer(self, call: Call) -> Response:
-        """Return the response of a synchronous handler."""
+        """Call a synchronous handler, and return its response."""
         try:
             handler, parts = self._find(call)
             mask = field_mask.parse(call.query)
@@ -147,7 +147,7 @@ class Router:
 
 
 def _path_of(host: str, path: str) -> str:
-    """Return the local path for a path on a Google host. Raises ApiError if the service isn't available locally."""
+    """Convert a path on a Google host to a local path. Raises ApiError if the service isn't available locally."""
     name = host.lower().partition(":")[0].removesuffix(".googleapis.com")
     if not SERVED.fullmatch(name):
         raise not_here(host)
@@ -161,7 +161,10 @@ def not_here(service: str) -> ApiError:
 
 
 async def read_body(call: Call) -> bytes:
-    """Return the whole body. Raises ApiError if the body is too large, but first reads it, as many clients require."""
+    """Return the whole request body.
+
+    Raises ApiError if the body is too large. Even then, read the whole body first, because many clients require this.
+    """
     body = bytearray()
     async for chunk in call.stream():
         if len(body) <= LARGEST_BODY:
@@ -172,7 +175,7 @@ async def read_body(call: Call) -> bytes:
 
 
 def refusal(call: Call, error: Exception) -> Response:
-    """Return the error response in the format of the called API, and log the error to the server's terminal."""
+    """Return an error response in the format of the called API, and log the error to the server's terminal."""
     if isinstance(error, OSError):
         fault = f"the operating system reported: {error.strerror or error}; check the disk and permissions"
         error = ApiError("INTERNAL", fault)

@@ -1,4 +1,6 @@
-"""Long-running operations. Each operation is already done when a client receives it, and only stores the response.
+"""Long-running operations.
+
+When a client receives an operation, the operation is already done. Therefore, an operation only stores a response.
 
 Source: googleapis, google/longrunning/operations.proto.
 """
@@ -22,14 +24,14 @@ OPERATION = re.compile(r".*/(?=operations(/\*)?$)")  # the path before the opera
 
 
 class Operations:
-    """The newest operations of the server, under the names of their resources."""
+    """The server's most recent long-running operations. An operation's name begins with the name of its resource."""
 
     def __init__(self, store: Store, kept: int = KEPT) -> None:
         self._store = store
         self._done: deque[Resource] = deque(maxlen=kept)
 
     def methods(self) -> dict[str, Act]:
-        """Return the methods of google.longrunning.Operations, in the same form as `Collection.methods`."""
+        """Return the handlers of google.longrunning.Operations, in the same format as `Collection.methods`."""
         return {
             "GET operations": self._list,
             "GET operations/*": lambda call, name: self.get(name),
@@ -39,9 +41,10 @@ class Operations:
         }
 
     def wrapped(self, answer: Resource, path: str, did: str = "Create", version: str = "v1") -> Resource:
-        """Return a method's result, wrapped in a new operation if the result is an operation's response or fields.
+        """Wrap a method's result in a new operation if the method is long-running.
 
-        `did` is the method's verb. The types match `version`, because a v1beta1 client can't unpack v1 types.
+        Otherwise, return the result unchanged. `did` is the verb in the method's name, such as Create. The types match
+        `version`, because a v1beta1 client can't unpack v1 types.
         """
         fields: dict[str, Any] = {"response": answer} if "@type" in answer else {**answer}
         if "response" not in fields or "done" in fields:
@@ -57,7 +60,10 @@ class Operations:
         return operation
 
     def get(self, name: str) -> Resource:
-        """Find an operation by its name or, as gcloud does, by its location and id. Raises ApiError NOT_FOUND."""
+        """Return an operation. Raises ApiError NOT_FOUND if the operation doesn't exist.
+
+        As in gcloud's requests, `name` can consist of only the location and the operation's ID.
+        """
         above, _, id = name.rpartition("operations/")
         for operation in [*self._done]:
             if operation["name"].startswith(above) and id_of(operation["name"]) == id:
@@ -65,7 +71,7 @@ class Operations:
         raise ApiError("NOT_FOUND", f"{name} does not exist")
 
     def _list(self, call: Call, name: str) -> Resource:
-        """List the operations of a resource and of all resources under it, newest first."""
+        """List the operations of a resource and of all resources under this resource, newest first."""
         above = name.removesuffix("operations")
         below = [operation for operation in reversed([*self._done]) if operation["name"].startswith(above)]
         shown, token = filters.page(below, FIELDS, **call.query)

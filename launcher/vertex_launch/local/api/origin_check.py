@@ -1,9 +1,9 @@
-"""Reject requests from web pages, because the server runs any command that it receives.
+"""Check that rejects requests from web pages, because the server runs any command that a request contains.
 
-Any page that is open in a browser can send requests to the server. A page can't forge the Host header, can't send data
-without an Origin header, and can't send JSON to another site without a preflight request. A request with a Google host
-comes from a replica's proxy, because a browser would connect to Google itself. Source: Fetch standard, 2026, "CORS
-protocol" and "forbidden request-header".
+Any page that is open in a browser can send requests to the server. However, a page can't forge the Host header, can't
+send data without an Origin header, and can't send JSON to a different site without a preflight request. A request with
+a Google host comes from a replica's proxy, because a browser would connect to Google itself.
+Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
 """
 
 import re
@@ -19,11 +19,11 @@ PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the paths of the web p
 
 
 def fault_of(scope: Scope) -> str:
-    """Return the reason to reject a request, or "" if the request is allowed."""
+    """Return the reason to reject a request. Return "" if the request is allowed."""
     headers, path = Headers(scope=scope), scope["path"]
     host = headers.get("host", "").lower()
     if not (OURS.fullmatch(host) or is_google(host)):
-        return f'the Host header "{host}" isn\'t this machine; use http://127.0.0.1 and the port'
+        return f'the Host header "{host}" doesn\'t refer to this machine; use http://127.0.0.1 and the port'
     if scope["type"] == "websocket":  # a browser can open a websocket to any site, but sends the page's origin
         ours = OURS.fullmatch(host) and headers.get("origin") == f"http://{host}"
         return "" if ours else "only the local Vertex's own page can open a websocket"
@@ -41,5 +41,5 @@ def fault_of(scope: Scope) -> str:
 
 
 def in_parts(scope: Scope) -> bool:
-    """Return whether a request belongs to an XML API multipart upload, which clients can send to any host."""
+    """Return whether a request belongs to a multipart upload with the XML API, which any host can receive."""
     return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

@@ -1,5 +1,7 @@
-"""Translate project numbers. Requests contain a project's id or number, responses contain its number, and the server's
-files contain its id.
+"""Translation between project IDs and project numbers.
+
+Requests contain a project's ID or number. Responses contain the project number. The server's files contain the project
+ID.
 """
 
 import json
@@ -22,21 +24,21 @@ CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose 
 
 
 class Projects:
-    """All projects that have local resources, and the project in the settings."""
+    """The projects that have local resources, and the project in the settings."""
 
     def __init__(self, store: Store, own: str) -> None:
         self._store = store
         self._own = own
 
     def by_id(self, text: str) -> str:
-        """Return a text in which the resource names contain project ids instead of the numbers of known projects."""
+        """Replace the numbers of known projects with project IDs in the resource names in a text."""
         if not NUMBERED.search(text):
             return text
         ids = {project_number(id): id for id in (*self._store.projects(), self._own)}
         return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
 
     def translated(self, handler: Handler) -> Handler:
-        """Wrap a handler so that its request contains only project ids, and its response contains project numbers."""
+        """Wrap a handler, so that the handler receives project IDs and the client receives project numbers."""
 
         def handle(call: Call, **parts: str) -> Any:
             query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
@@ -47,7 +49,10 @@ class Projects:
         return handle
 
     def _body(self, text: str) -> str:
-        """Return a body with project ids instead of numbers. An invalid body stays as it is; the handler rejects it."""
+        """Replace project numbers with project IDs in a request body.
+
+        An invalid body isn't changed, and the handler rejects the invalid body.
+        """
         if not NUMBERED.search(text):
             return text
         try:
@@ -56,7 +61,7 @@ class Projects:
             return text
 
     def routes(self) -> list[Route]:
-        """Return the Resource Manager routes that clients use to convert between project ids and numbers."""
+        """Return the Resource Manager routes that clients use to convert between project IDs and project numbers."""
         return [("GET", "/v1/projects/{project}", self._v1), ("GET", "/v3/projects/{project}", self._v3)]
 
     def _v1(self, call: Call, project: str) -> Any:
@@ -70,12 +75,15 @@ class Projects:
     def _id(self, project: str) -> str:
         id = self.by_id(f"projects/{project}").partition("/")[2]
         if id.isdigit():
-            raise ApiError("NOT_FOUND", f"project number {id} is unknown locally; use the project id")
+            raise ApiError("NOT_FOUND", f"project number {id} isn't known locally; use the project ID")
         return id
 
 
 def by_number(text: str) -> str:
-    """Return a text with the project number instead of the project id if the text is a Vertex AI resource name."""
+    """Replace the project ID in a Vertex AI resource name with the project number.
+
+    Return a text that isn't a resource name unchanged.
+    """
     return NAME.sub(lambda name: f"projects/{project_number(name[1])}", text)
 
 
@@ -86,7 +94,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _renamed(value: Any, name: Callable[[str], str]) -> Any:
-    """Apply `name` to all strings in a JSON value, except in the fields that keep the client's values."""
+    """Apply `name` to all strings in a JSON value, except for the values of the fields in CLIENTS_OWN."""
     match value:
         case str():
             return name(value)

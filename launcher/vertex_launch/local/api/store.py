@@ -1,7 +1,7 @@
-"""The resource store, which keeps the local Vertex's resources both in memory and on disk.
+"""The resource store, which keeps the local Vertex's resources in memory and on disk.
 
-A resource's name is the path of its file, such as .vertex/projects/P/locations/L/customJobs/ID.json. If a resource has
-rows, they are in the append-only file ID.jsonl in the same folder.
+The name of a resource determines the path of its file, such as .vertex/projects/P/locations/L/customJobs/ID.json. If a
+resource has rows, the append-only file ID.jsonl in the same folder contains the rows.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 class Store:
     """A thread-safe store of all resources.
 
-    Raises FaultError if another process uses the folder, or the folder isn't writable. A method that takes a resource
-    name raises ApiError NOT_FOUND if the resource doesn't exist.
+    Raises FaultError if another process uses the state folder, or the folder isn't writable. A method that takes a
+    resource name raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
     def __init__(self, folder: Path, endpoint: str = "") -> None:
@@ -49,18 +49,18 @@ class Store:
         self._lock.close()
 
     def new_id(self) -> str:
-        """Return a new numeric id, as in Vertex AI. Later ids are larger."""
+        """Return a new numeric ID like the IDs of Vertex AI. Each new ID is larger than all earlier IDs."""
         with self._changed:
             self._last_id = max(time.time_ns() // 1000, self._last_id + 1)
             return str(self._last_id)
 
     def create(self, name: str, resource: Mapping[str, Any]) -> Resource:
-        """Store a new resource with its name and times.
+        """Store a new resource with its name and the current time.
 
-        Raises ApiError if the name exists or isn't valid, or the disk is full.
+        Raises ApiError if the name exists, the name isn't valid, or the disk is full.
         """
         if not NAME.fullmatch(name):
-            raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, - and _ in ids')
+            raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, - and _ in IDs')
         with self._changed:
             if name in self._resources:
                 raise ApiError("ALREADY_EXISTS", f"{name} already exists")
@@ -82,9 +82,9 @@ class Store:
                 raise ApiError("NOT_FOUND", f"{name} does not exist") from None
 
     def update(self, name: str, **fields: Any) -> Resource:
-        """Replace the given fields, and remove fields with the new value None.
+        """Replace the given fields of a resource. Remove each field whose new value is None.
 
-        If the disk is full, the change still applies in memory, because clients wait for the end of a job.
+        If the disk is full, change the resource only in memory, because clients wait until a job ends.
         """
         with self._changed:
             merged = {**self.get(name), **fields, "updateTime": now()}
@@ -96,7 +96,7 @@ class Store:
             return self._keep(name, changed)
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
-        """Append JSON rows to a resource. Raises ApiError if the disk is full."""
+        """Append JSON rows to a resource's rows. Raises ApiError if the disk is full."""
         with self._changed, _exhausting(name):
             self.get(name)
             with open(self._rows(name), "a", encoding="utf-8", opener=private_file) as file:
@@ -114,12 +114,12 @@ class Store:
         return rows
 
     def size(self, name: str) -> int:
-        """Return the total size in bytes of all rows of a resource and the resources under it."""
+        """Return the total size in bytes of the rows of a resource and of all resources under this resource."""
         self.get(name)
         return sum(file.stat().st_size for file in (self._folder / name).rglob("*.jsonl"))
 
     def delete(self, name: str) -> None:
-        """Delete a resource and all resources under it, including their rows."""
+        """Delete a resource and all resources under this resource, including all rows."""
         with self._changed:
             self.get(name)
             for key in [key for key in self._resources if f"{key}/".startswith(f"{name}/")]:
@@ -129,23 +129,23 @@ class Store:
             self._changed.notify_all()
 
     def list(self, parent: str, collection: str) -> list[Resource]:
-        """Return the resources of one collection, newest first."""
+        """Return the resources of a collection under a parent, newest first."""
         above = f"{parent}/{collection}"
         with self._changed:
             return [entry for name, entry in reversed(self._resources.items()) if name.rpartition("/")[0] == above]
 
     def all(self, collection: str) -> Sequence[Resource]:
-        """Return the resources of one collection in every project and location, newest first."""
+        """Return the resources of a collection in all projects and locations, newest first."""
         with self._changed:
             return [entry for name, entry in reversed(self._resources.items()) if name.split("/")[4:-1] == [collection]]
 
     def projects(self) -> set[str]:
-        """Return the ids of all projects that have a resource."""
+        """Return the IDs of all projects that have a resource in the store."""
         with self._changed:
             return {name.split("/")[1] for name in self._resources}
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
-        """Return the resource when `done` returns true for it, or after `timeout` seconds."""
+        """Return a resource as soon as `done` returns true for the resource, or after `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.get(name)), timeout)
             return self.get(name)
@@ -181,7 +181,7 @@ class Store:
 
 @contextlib.contextmanager
 def _exhausting(name: str) -> Iterator[None]:
-    """Raise ApiError RESOURCE_EXHAUSTED if the block can't write a resource to disk."""
+    """Raise ApiError RESOURCE_EXHAUSTED if the code in the block can't write a resource to disk."""
     try:
         yield
     except OSError as error:
@@ -189,12 +189,12 @@ def _exhausting(name: str) -> Iterator[None]:
 
 
 def endpoint_of(folder: Path) -> str:
-    """Return the endpoint of the local Vertex that uses this folder, or "" if the folder isn't in use."""
+    """Return the endpoint of the local Vertex that uses a state folder. Return "" if the folder isn't in use."""
     return _holder(folder)[1]
 
 
 def _holder(folder: Path) -> tuple[str, str]:
-    """Return the id and endpoint of the process that uses this folder. The command `run` has no endpoint."""
+    """Return the ID and the endpoint of the process that uses a folder. The `run` command doesn't have an endpoint."""
     with contextlib.suppress(OSError), (folder / LOCK).open() as file:
         if locked_elsewhere(file):
             process, _, endpoint = file.read().strip().partition(" ")
@@ -203,7 +203,7 @@ def _holder(folder: Path) -> tuple[str, str]:
 
 
 def _locked(folder: Path, endpoint: str) -> IO[str]:
-    """Return an open file whose lock reserves the folder for this process.
+    """Lock a state folder for this process, and return the open lock file.
 
     Raises FaultError if another process uses the folder, or the folder isn't writable.
     """

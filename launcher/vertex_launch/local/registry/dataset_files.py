@@ -1,4 +1,4 @@
-"""Read the files of a dataset: CSV tables, or import files, which list images and texts.
+"""Reader for the files of a dataset, which are CSV tables or import files. An import file lists images or texts.
 
 Source: Vertex AI documentation, "Prepare training data" for each data type, and the schemas in the public bucket
 google-cloud-aiplatform, schema/dataset/ioformat, mid 2026.
@@ -39,7 +39,7 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True)
 class DatasetContent:
-    """The content of a dataset, either table rows or items as JSON objects."""
+    """The contents of a dataset, which are either table rows or items as JSON objects."""
 
     header: Sequence[str]  # empty for items
     rows: Sequence[Any]
@@ -50,7 +50,7 @@ class DatasetContent:
         return "csv" if self.header else "jsonl"
 
     def column(self, key: str) -> list[str]:
-        """Return all values of one column, or "" for rows that are too short.
+        """Return all values of a table column. If a row is too short, its value is "".
 
         Raises ApiError if the column doesn't exist.
         """
@@ -62,7 +62,7 @@ class DatasetContent:
 
 
 def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
-    """Read CSV files as one table. The first file contains the header, which the other files can repeat.
+    """Read CSV files as one table. The first file contains the header. Other files can repeat the header.
 
     Raises ApiError if a file isn't valid.
     """
@@ -72,7 +72,10 @@ def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
 
 
 def items(configs: Iterable[Mapping[str, Any]], kind: str, buckets: Path) -> DatasetContent:
-    """Return the items in these importConfigs. Raises ApiError if a file is missing, or an item isn't valid."""
+    """Read the items that `configs`, a list of importConfigs, import.
+
+    Raises ApiError if a file is missing, or an item isn't valid.
+    """
     return DatasetContent((), [item for config in configs for item in _items(config, kind, buckets)])
 
 
@@ -83,10 +86,10 @@ def title(schema: str) -> str:
 
 
 def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item]:
-    """Yield the items of one import, each with the labels that the import adds to every item."""
+    """Yield the items of one import. Add the labels that the import sets for all items to each item."""
     schema = config.get("importSchemaUri", "")
     if f"/{kind}_" not in schema:
-        raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" isn\'t for a dataset of kind {kind}')
+        raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" isn\'t a schema for datasets of kind {kind}')
     for address, file in _files(config.get("gcsSource", {}).get("uris", ()), buckets).items():
         for item in _csv_items(address, file, kind, schema) if file.suffix == ".csv" else _json_items(address, file):
             labels = {**config.get("dataItemLabels", {}), **item.get(LABELS, {})}
@@ -94,7 +97,7 @@ def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item
 
 
 def _files(addresses: Iterable[str], buckets: Path) -> dict[str, Path]:
-    """Return the local files for these URIs, keyed and sorted by URI. The URIs can contain wildcards."""
+    """Return the local files for these URIs, keyed and sorted by URI. A URI can contain wildcards."""
     files: dict[str, Path] = {}
     for address in addresses:
         names: list[str] = []
@@ -130,7 +133,7 @@ def _json_items(address: str, file: Path) -> Iterator[Item]:
 
 
 def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Item]:
-    """Yield the items for classification or object detection. Raises ApiError for other schemas and invalid rows."""
+    """Yield the items in a CSV file. Raises ApiError if the schema isn't supported, or a row isn't valid."""
     form = next((form for form in CSV_FORMS if form in schema), "")
     if not form:
         message = f"{address}: CSV files are supported only for classification and bounding boxes; use JSON Lines"
@@ -149,13 +152,13 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 
 
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
-    """Return a row's ML use as an item's field, and the remaining cells. The first of these cells is the content."""
+    """Return a row's ML use as a field of an item, and the remaining cells. The first remaining cell is the content."""
     use = row[0].lower() if row[0].lower() in SETS else ""
     return {LABELS: {ML_USE: use}} if use else {}, [*(row[1:] if use or not row[0] else row), ""]
 
 
 def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
-    """Return the item in a classification row, or None if the row isn't valid."""
+    """Return the item in a classification row. Return None if the row isn't valid."""
     use, (content, *labels) = _cells(row)
     annotations = [{"displayName": label} for label in labels if label]
     by_address, by_value = ITEM_KEYS[kind]
@@ -171,7 +174,7 @@ def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
 
 
 def _boxed_item(row: Sequence[str]) -> Item | None:
-    """Return a row's image and its box, if the row contains a box. Return None if the row isn't valid."""
+    """Return the image in a row as an item, including the bounding box, if any. Return None if the row isn't valid."""
     use, (content, *cells) = _cells(row)
     if not content.startswith("gs://"):
         return None

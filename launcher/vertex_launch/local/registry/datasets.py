@@ -1,9 +1,9 @@
-"""Managed datasets: files in buckets that a training pipeline splits and exports for its job.
+"""Managed datasets, whose files a training pipeline splits and exports for its job.
 
-Tables are CSV files. Images and texts are listed in import files, which are JSON Lines or CSV. Clients can list these
-items and their annotations; each call reads the import files again. Source: Vertex AI documentation, "Use managed
-datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform 2.7.0, types/ (dataset.py, data_item.py,
-annotation.py).
+Tables are CSV files. Import files, in JSON Lines or CSV format, list images and texts. Clients can list the images and
+texts in a dataset, and their annotations. For each call, the local Vertex reads the import files again.
+Source: Vertex AI documentation, "Use managed datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform
+2.7.0, types/ (dataset.py, data_item.py, annotation.py).
 """
 
 import csv
@@ -67,9 +67,10 @@ class Datasets(Collection):
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Change the display name, the description or the labels, but keep the system label.
+        """Change the display name, the description or the labels of a dataset.
 
-        Raises ApiError if another field would change, or a value isn't valid.
+        The label that contains the dataset's type doesn't change. Raises ApiError if `changed` contains a different
+        field, or a value isn't valid.
         """
         if wrong := [field for field in changed if field not in CHANGEABLE]:
             fault = f"updateMask: a dataset's {wrong[0]} can't change; use {', '.join(CHANGEABLE)}"
@@ -94,7 +95,10 @@ class Datasets(Collection):
         return {"@type": f"{TYPES}cloud.aiplatform.v1.ImportDataResponse"}
 
     def _export(self, call: Call, name: str) -> Resource:
-        """Write a dataset to a new folder in a bucket, as one file or as one file for each set."""
+        """Write a dataset to a new folder in a bucket.
+
+        If the request specifies a split, write one file for each set. Without a split, write only one file.
+        """
         dataset, config = self._store.get(name), as_json(read_message(call, ExportDataRequest)).get("exportConfig", {})
         content = _content(dataset, config, "exportConfig", self._buckets)
         prefix = config.get("gcsDestination", {}).get("outputUriPrefix", "")
@@ -111,7 +115,7 @@ class Datasets(Collection):
 
 
 class DataItems(Collection):
-    """The items of all image and text datasets. An item's id is its number in the import files."""
+    """The items of all image and text datasets. An item's ID is its position in the import files."""
 
     collection, message = DATA_ITEMS, DataItem
 
@@ -126,7 +130,7 @@ class DataItems(Collection):
         return [{"name": f"{parent}/dataItems/{number}", **times, **_shown(item)} for number, item in items.items()]
 
     def items(self, dataset: str) -> dict[str, Resource]:
-        """Return a dataset's items as in the import files, keyed by id. Raises ApiError if a file isn't valid."""
+        """Return the items in a dataset's import files, keyed by ID. Raises ApiError if an import file isn't valid."""
         content = read(self._store.get(dataset), self._buckets)
         return {str(number): item for number, item in enumerate(() if content.header else content.rows, start=1)}
 
@@ -135,7 +139,7 @@ class Annotations(DataItems):
     collection, message = f"{DATA_ITEMS}/*/annotations", Annotation
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List an item's annotations. Raises ApiError NOT_FOUND if the item doesn't exist."""
+        """List the annotations of a dataset item. Raises ApiError NOT_FOUND if the item doesn't exist."""
         dataset, _, number = parent.partition("/dataItems/")
         item = self.items(dataset).get(number)
         if item is None:
@@ -152,8 +156,8 @@ class Annotations(DataItems):
 def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
     """Split a dataset and write the sets to a bucket. Return the training job's environment variables for the sets.
 
-    `config` is a pipeline's inputDataConfig. If it doesn't set a folder, the sets are written to `destination`. Raises
-    ApiError if a file is missing from its bucket, or the local Vertex doesn't support the split.
+    `config` is a pipeline's inputDataConfig. If `config` doesn't set a folder, write the sets to `destination`. Raises
+    ApiError if a file of the dataset is missing, or the local Vertex doesn't support the split.
     """
     content = _content(dataset, config, "inputDataConfig", buckets)
     kind = _kind(dataset)
@@ -166,7 +170,7 @@ def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destinat
 
 
 def read(dataset: Resource, buckets: Path) -> DatasetContent:
-    """Return all rows or items of a dataset. Raises ApiError if a file isn't readable."""
+    """Read all rows or items of a dataset. Raises ApiError if a file can't be read."""
     metadata = _object(dataset.get("metadata"))
     if _kind(dataset) == "tabular":
         return dataset_files.table(metadata["inputConfig"]["gcsSource"]["uri"], buckets)
@@ -174,10 +178,12 @@ def read(dataset: Resource, buckets: Path) -> DatasetContent:
 
 
 def _content(dataset: Resource, config: Mapping[str, Any], place: str, buckets: Path) -> DatasetContent:
-    """Return the content for an export. Raises ApiError if the dataset is empty, or a field isn't supported."""
+    """Return the rows or items to export. Raises ApiError if the dataset is empty, or a field isn't supported."""
     for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
         if config.get(field):
-            raise ApiError("UNIMPLEMENTED", f"{place}.{field}: the local Vertex doesn't support it; remove it")
+            raise ApiError(
+                "UNIMPLEMENTED", f"{place}.{field}: the local Vertex doesn't support this field; remove the field"
+            )
     content = read(dataset, buckets)
     if not content.rows:
         raise ApiError("FAILED_PRECONDITION", f"{dataset['name']} is empty; add rows or items")
@@ -208,12 +214,12 @@ def _findings(dataset: Resource) -> Findings:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a google.protobuf.Value as an object, or {} if it isn't an object."""
+    """Return a google.protobuf.Value as an object. Return {} if the value isn't an object."""
     return value if isinstance(value, dict) else {}
 
 
 def _write(content: DatasetContent, sets: Assignment, folder: Path) -> None:
-    """Write one shard for each set, even if the set is empty, so that every URI pattern matches a file."""
+    """Write one shard for each set. An empty set also has a shard, so that every URI pattern matches a file."""
     for name in SETS:
         rows = [row for row, its_set in zip(content.rows, sets, strict=True) if its_set == name]
         if not content.header:

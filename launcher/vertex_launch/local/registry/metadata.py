@@ -1,7 +1,8 @@
 """ML Metadata: contexts (experiments and runs), artifacts, executions, and their lineage.
 
 The lineage is a graph of artifacts and executions. An event connects an execution to an artifact that the execution
-reads or writes. Source: google-cloud-aiplatform 2.7.0, types/metadata_service.py, lineage_subgraph.py and event.py, and
+reads or writes.
+Source: google-cloud-aiplatform 2.7.0, types/metadata_service.py, lineage_subgraph.py and event.py, and
 metadata/constants.py.
 """
 
@@ -45,7 +46,7 @@ def collections(store: Store) -> list[Collection]:
 
 
 def create_context(store: Store, name: str, schema: str, metadata: Mapping[str, Any], experiment: str = "") -> str:
-    """Create a context unless it exists, and return its name. If the context is a run, `experiment` is its parent."""
+    """Create a context if it doesn't exist, and return its name. For a run, `experiment` is the parent context."""
     parent = name.rpartition("/contexts/")[0]
     if parent not in store:
         store.create(parent, {})
@@ -70,7 +71,7 @@ class _Nodes(Records):
         return super().methods() | {f"POST {self.collection}:purge": self._purge}
 
     def _purge(self, call: Call, name: str) -> Resource:
-        """Delete the resources that match a filter. Without `force`, return only their number and a sample."""
+        """Delete the resources that match a filter. Without `force`, only return the number and a sample of names."""
         kind = name.rpartition("/")[2].title()
         wanted = read_message(call, getattr(service, f"Purge{kind}Request"))
         if not wanted.filter:
@@ -109,7 +110,10 @@ class Contexts(_Nodes):
         return [{**context, CHILDREN: children[context["name"]]} for context in contexts]
 
     def delete(self, name: str) -> None:
-        """Delete a context and remove all its members from it. Raises ApiError NOT_FOUND if it doesn't exist."""
+        """Delete a context, but keep the members of the context.
+
+        Raises ApiError NOT_FOUND if the context doesn't exist.
+        """
         with self._linking:
             super().delete(name)
             self._leave(name, PARENTS, self._store.list(_store_of(name), "contexts"))
@@ -139,7 +143,7 @@ class Contexts(_Nodes):
                 self._store.update(member["name"], **{field: [one for one in contexts if one != context] or None})
 
     def _named(self, call: Call, request: Any, context: str) -> Sequence[Resource]:
-        """Return the resources in a request. Raises ApiError if one isn't in the context's metadata store."""
+        """Return the resources that a request lists. Raises ApiError if a resource isn't in the metadata store."""
         lists = [names for key, names in as_json(read_message(call, request)).items() if key != "context"]
         self._store.get(context)
         named = [self._store.get(name) for names in lists for name in names]
@@ -193,7 +197,7 @@ class Executions(_Nodes):
         }
 
     def _add_events(self, call: Call, name: str) -> Resource:
-        """Add events that connect artifacts to an execution. Skip artifacts that are already connected."""
+        """Add events that connect artifacts to an execution. Skip artifacts that already have an event."""
         events = as_json(read_message(call, service.AddExecutionEventsRequest)).get("events", [])
         cures = {"artifact": "set an artifact name", "type": "set INPUT or OUTPUT"}
         places = [(f"events[{i}].{key}", key) for i, event in enumerate(events) for key in cures if key not in event]
@@ -225,7 +229,7 @@ def _members(store: Store, context: str) -> Sequence[Resource]:
 
 
 def _subgraph(store: Store, names: Iterable[str]) -> Resource:
-    """Return the LineageSubgraph of the existing artifacts and executions and the events between them."""
+    """Return a LineageSubgraph with the existing artifacts and executions in `names`, and their events."""
     nodes = {name: store.get(name) for name in sorted(names) if name in store}
     graph: dict[str, Any] = {kind: [] for kind in NODES}
     for name, node in nodes.items():
@@ -236,7 +240,7 @@ def _subgraph(store: Store, names: Iterable[str]) -> Resource:
 
 
 def _around(store: Store, artifact: str, matches: Predicate, hops: int | None) -> Resource:
-    """Return the subgraph within `hops` events of an artifact. The value None for `hops` means no limit.
+    """Return the lineage subgraph within `hops` events of an artifact. If `hops` is None, the distance isn't limited.
 
     Paths contain only artifacts for which `matches` returns true.
     """

@@ -1,8 +1,8 @@
-"""The model registry: models and versions that pipelines and clients upload, change, copy and export.
+"""The model registry, which stores the models and model versions that pipelines and clients upload.
 
-A version is stored under the name projects/P/locations/L/models/ID@VERSION. Its evaluations, which clients import, are
-stored under the version's name. Source: google-cloud-aiplatform 2.7.0, types/model.py, model_evaluation.py and
-model_service.py.
+A version is stored under the name projects/P/locations/L/models/ID@VERSION. The evaluations that clients import for a
+version are stored under the version's name.
+Source: google-cloud-aiplatform 2.7.0, types/model.py, model_evaluation.py and model_service.py.
 """
 
 import re
@@ -63,9 +63,9 @@ class Models(Collection):
         }
 
     def upload(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "") -> Resource:
-        """Register a model, or a new version of `parent_model`, with the artifacts in its folder, if any.
+        """Register a model, or a new version of `parent_model`, with the artifacts in the model's folder, if any.
 
-        Raises ApiError if the model isn't valid, or the folder is empty.
+        Raises ApiError if the model isn't valid, or the artifact folder is empty.
         """
         if model.get("artifactUri"):
             self._folder(model["artifactUri"])
@@ -83,7 +83,7 @@ class Models(Collection):
     def check(
         self, parent: str, model: Resource, model_id: str = "", parent_model: str = "", place: str = "modelToUpload"
     ) -> None:
-        """Raise ApiError if `upload` would reject the model regardless of the folder's content."""
+        """Raise ApiError if `upload` would reject the model regardless of the contents of its artifact folder."""
         findings = [*name_findings(model.get("displayName", "")), *labels.of_all(model.get("labels", {}))]
         refuse(finding.below(place) for finding in findings)
         models = f"{parent}/{COLLECTION}"
@@ -93,21 +93,24 @@ class Models(Collection):
             raise ApiError("NOT_FOUND", f"{parent_model} does not exist")
         if model_id and not ID.fullmatch(model_id):
             raise ApiError(
-                "INVALID_ARGUMENT", f'modelId: "{model_id}" isn\'t an id; use a letter, then a-z, 0-9, - and _'
+                "INVALID_ARGUMENT",
+                f'modelId: "{model_id}" isn\'t a valid ID; begin with a-z or _, and use only a-z, 0-9, - and _',
             )
         if model_id and not parent_model and self._versions(f"{models}/{model_id}"):
             raise ApiError("ALREADY_EXISTS", f"{models}/{model_id} already exists; set it as parentModel")
         _check_aliases(model.get("versionAliases", ()))
 
     def get(self, name: str) -> Resource:
-        """Return the default version for NAME, or the version for NAME@NUMBER and NAME@ALIAS.
+        """Return a model version.
 
-        If `name` has a version, the name in the result ends with @NUMBER. Raises ApiError NOT_FOUND.
+        NAME selects the default version. NAME@NUMBER and NAME@ALIAS select a specific version. If `name` selects a
+        specific version, the name in the returned model ends with @NUMBER. Raises ApiError NOT_FOUND if the version
+        doesn't exist.
         """
         return self._as_model(self.version(name), versioned="@" in name)
 
     def version(self, name: str) -> Resource:
-        """Return a version as it is stored. Raises ApiError NOT_FOUND if it doesn't exist."""
+        """Return a model version in the format of the store. Raises ApiError NOT_FOUND if the version doesn't exist."""
         model, _, version = name.partition("@")
         for stored in self._versions(model):
             if version == stored["versionId"] or (version or DEFAULT) in stored["versionAliases"]:
@@ -120,7 +123,9 @@ class Models(Collection):
         return [self._as_model(version) for version in versions if DEFAULT in version["versionAliases"]]
 
     def list_versions(self, name: str) -> Sequence[Resource]:
-        """List all versions of a model, oldest first. Their names end with @VERSION. Raises ApiError NOT_FOUND.
+        """List all versions of a model, oldest first. The names of the versions end with @VERSION.
+
+        Raises ApiError NOT_FOUND if the model doesn't exist.
 
         Source: tests/system/aiplatform/test_model_version_management.py of google-cloud-aiplatform 2.7.0.
         """
@@ -128,7 +133,10 @@ class Models(Collection):
         return [self._as_model(version, versioned=True) for version in reversed(self._versions(model))]
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Change all versions of a model or, for NAME@VERSION, that version. Raises ApiError for other fields."""
+        """Change all versions of a model. If `name` is NAME@VERSION, change only this version.
+
+        Raises ApiError if `changed` contains a field that can't be changed.
+        """
         versioned = "@" in name and not name.endswith("@-")
         if wrong := [field for field in changed if field not in CHANGEABLE[versioned]]:
             kind, allowed = "version" if versioned else "model", ", ".join(CHANGEABLE[versioned])
@@ -149,16 +157,16 @@ class Models(Collection):
                 self._store.delete(version["name"])
 
     def delete_version(self, name: str) -> None:
-        """Delete a version. Raises ApiError if the version doesn't exist, or is the default version."""
+        """Delete a version. Raises ApiError if the version doesn't exist, or the version is the default version."""
         with self._lock:
             version = self.version(name)
             if DEFAULT in version["versionAliases"]:
-                message = f"{name} is the default version; delete the model, or move the alias to another version"
+                message = f"{name} is the default version; delete the model, or move the alias to a different version"
                 raise ApiError("FAILED_PRECONDITION", message)
             self._store.delete(version["name"])
 
     def _merge_aliases(self, call: Call, name: str) -> Resource:
-        """Move aliases to a version from the other versions, and remove the aliases that begin with a minus."""
+        """Move aliases from other versions to this version. Remove the aliases that begin with a minus sign."""
         changes = read_message(call, service.MergeVersionAliasesRequest).version_aliases
         removed = {alias[1:] for alias in changes if alias.startswith("-")}
         added = [alias for alias in changes if not alias.startswith("-")]
@@ -166,7 +174,7 @@ class Models(Collection):
         with self._lock:
             version = self.version(name)
             if DEFAULT in removed & {*version["versionAliases"]}:
-                message = f"{name} is the default version; move the alias by assigning it to another version"
+                message = f"{name} is the default version; to move the alias, assign the alias to a different version"
                 raise ApiError("FAILED_PRECONDITION", message)
             aliases = [alias for alias in dict.fromkeys((*version["versionAliases"], *added)) if alias not in removed]
             self._store.update(version["name"], versionAliases=aliases)
@@ -175,7 +183,7 @@ class Models(Collection):
         return self._shown(call, [self.get(name)])[0]
 
     def _copy(self, call: Call, name: str) -> Resource:
-        """Register a version again, usually in another location. The artifacts stay in their bucket."""
+        """Register a copy of a version, usually in a different location. The version's artifacts aren't copied."""
         message, parent = read_message(call, service.CopyModelRequest), name.rpartition("/")[0]
         source = self.get(message.source_model)
         if source["name"].split("/")[:2] != parent.split("/")[:2]:
@@ -207,11 +215,11 @@ class Models(Collection):
         return _answer("UploadModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
 
     def _folder(self, artifact_uri: str) -> Path:
-        """Return the folder of a model's artifacts. Raises ApiError FAILED_PRECONDITION if it contains no file."""
+        """Return the folder of a model's artifacts. Raises ApiError FAILED_PRECONDITION if the folder is empty."""
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
-            cure = "save the model in that folder; a training job must save it in the folder in AIP_MODEL_DIR"
-            raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty and contains no model; {cure}")
+            cure = "save the model in that folder. A training job must save the model in the folder in AIP_MODEL_DIR"
+            raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty and doesn't contain a model; {cure}")
         return folder
 
     def _versions(self, model: str) -> Sequence[Resource]:
@@ -220,9 +228,9 @@ class Models(Collection):
         return [stored for stored in self._store.list(parent, COLLECTION) if stored["name"].partition("@")[0] == model]
 
     def _take(self, aliases: Iterable[str], versions: Iterable[Resource]) -> None:
-        """Remove these aliases from the versions, after another version has received them.
+        """Remove aliases from these versions. Call this function after a different version has received the aliases.
 
-        Because of this order, a model always has a default version.
+        Because a different version already has the aliases, a model always has a default version.
         """
         for version in versions:
             kept = [alias for alias in version["versionAliases"] if alias not in aliases]
@@ -230,7 +238,7 @@ class Models(Collection):
                 self._store.update(version["name"], versionAliases=kept)
 
     def _as_model(self, version: Resource, versioned: bool = False) -> Resource:
-        """Return a stored version in the API's format, with the model's name and times and the supported formats."""
+        """Convert a stored version to the API's format, with the model's name, the times and the supported formats."""
         name = version["name"].partition("@")[0]
         times = {"versionCreateTime": version["createTime"], "versionUpdateTime": version["updateTime"]}
         shown = {**version, **times, "createTime": self._versions(name)[-1]["createTime"], "model": id_of(name)}
@@ -242,7 +250,7 @@ class Models(Collection):
 
 
 class Evaluations(Collection):
-    """All evaluations in the registry. A model name without a version means the default version."""
+    """All evaluations in the model registry. A model name without a version refers to the default version."""
 
     collection, message, verbs = f"{COLLECTION}/*{EVALUATIONS}", ModelEvaluation, ("GET",)
 
@@ -267,7 +275,7 @@ class Evaluations(Collection):
 
 
 class Slices(Collection):
-    """The slices of evaluations, which are always empty: only Google's own evaluation service creates slices."""
+    """The slices of evaluations. This list is always empty, because only Google's service creates slices."""
 
     collection, message, verbs = f"{Evaluations.collection}/*/slices", ModelEvaluationSlice, ("GET",)
 

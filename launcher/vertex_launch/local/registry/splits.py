@@ -27,7 +27,7 @@ Fractions = Sequence[float]
 
 
 def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment:
-    """Return the set of each row or item for the pipeline's split. Raises ApiError if the split isn't possible."""
+    """Return the set of each row or item in a pipeline's split. Raises ApiError if the split isn't possible."""
     name = next((name for name in (*OF_TABLES, "filterSplit", "fractionSplit") if name in config), "")
     if name in OF_TABLES and not content.header:
         raise invalid([Finding("inputDataConfig", f"{name} is for tables only", "use fractionSplit or filterSplit")])
@@ -51,7 +51,7 @@ def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment
 
 
 def _fractions(split: Mapping[str, float]) -> Fractions:
-    """Return the fraction of each set, from `trainingFraction` and so on. Sets without a fraction share the rest.
+    """Return the fractions of the sets, from `trainingFraction` and so on. Sets without a fraction share the remainder.
 
     Raises ApiError INVALID_ARGUMENT if a fraction is negative, or the sum of the fractions exceeds 1.
     """
@@ -67,12 +67,12 @@ def _fractions(split: Mapping[str, float]) -> Fractions:
 
 
 def _by_fraction(count: int, shares: Fractions) -> Assignment:
-    """Assign random rows to sets of these fractions, rounded to whole rows."""
+    """Assign rows to sets randomly. The sets have the fractions in `shares`, rounded to whole rows."""
     return _assigned(count, [_shuffled(range(count))], shares)
 
 
 def _by_time(texts: Sequence[str], shares: Fractions) -> Assignment:
-    """Assign the oldest rows to training and the newest to test. Rows without a valid time aren't used.
+    """Assign the oldest rows to training and the newest rows to test. Rows without a valid time aren't used.
 
     Source: Vertex AI documentation, "About data splits for tabular data".
     """
@@ -82,7 +82,7 @@ def _by_time(texts: Sequence[str], shares: Fractions) -> Assignment:
 
 
 def _time(text: str) -> datetime | None:
-    """Return a time in RFC 3339 format with the offset Z, or None for other texts. A timestamp split requires Z."""
+    """Parse a time in RFC 3339 format with the offset Z, which a timestamp split requires. Return None otherwise."""
     try:
         return datetime.fromisoformat(text) if text.endswith("Z") and "T" in text else None
     except ValueError:
@@ -90,19 +90,19 @@ def _time(text: str) -> datetime | None:
 
 
 def _by_value(values: Iterable[str]) -> Assignment:
-    """Return each value that is the name of a set, or None for other values."""
+    """Return each value that is the name of a set. Replace values that aren't names of sets with None."""
     return [value if value in SETS else None for value in values]
 
 
 def _by_use(items: Sequence[Resource]) -> Assignment:
-    """Return the set from each item's ML use. Items without an ML use are split by the default fractions."""
+    """Return the set that each item's ML use specifies. Split items without an ML use by the default fractions."""
     uses = _by_value(item.get(LABELS, {}).get(ML_USE, "") for item in items)
     unassigned = iter(_by_fraction(uses.count(None), DEFAULT))
     return [use or next(unassigned) for use in uses]
 
 
 def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment:
-    """Return the first set whose filter matches each item. The filter "-" matches nothing."""
+    """Return the first set whose filter matches each item. The filter "-" doesn't match any item."""
     filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
     tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
     labels = [{"labels": item.get(LABELS, {})} for item in items]
@@ -110,7 +110,7 @@ def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignmen
 
 
 def _by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
-    """Assign random rows to sets that preserve the frequency of each value. Rare values share one stratum."""
+    """Assign rows to sets randomly, but preserve the frequency of each value. Rare values share one stratum."""
     strata: dict[Hashable, list[int]] = defaultdict(list)
     for i, value in enumerate(values):
         strata[value].append(i)
@@ -121,7 +121,7 @@ def _by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
 
 
 def _sizes(count: int, shares: Fractions) -> list[int]:
-    """Return the size of each set. The largest remainder method makes them add up to `count`."""
+    """Return the size of each set. The largest remainder method ensures that the sizes add up to `count`."""
     exact = [count * share for share in shares]
     whole = [math.floor(size + 1e-9) for size in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
@@ -131,7 +131,7 @@ def _sizes(count: int, shares: Fractions) -> list[int]:
 
 
 def _assigned(count: int, groups: Iterable[Sequence[int]], shares: Fractions) -> Assignment:
-    """Assign the members of each group in order: first to training, then to validation, then to test."""
+    """Assign the members of each group to sets in order: first to training, then to validation, then to test."""
     assignment: Assignment = [None] * count
     for group in groups:
         names = [name for name, size in zip(SETS, _sizes(len(group), shares), strict=True) for _ in range(size)]

@@ -1,7 +1,7 @@
-"""TensorBoards: experiments, runs and time series with their points.
+"""TensorBoards, with their experiments, runs and time series.
 
-Points are stored as the rows of their time series. Source: google-cloud-aiplatform 2.7.0,
-types/tensorboard_service.py and services/tensorboard_service/client.py.
+The points of a time series are stored as the rows of the resource.
+Source: google-cloud-aiplatform 2.7.0, types/tensorboard_service.py and services/tensorboard_service/client.py.
 """
 
 import base64
@@ -57,7 +57,7 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
 
 
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
-    """Return an experiment's scalars as (step, value). The key is the tag for the run `root`, and RUN/TAG otherwise."""
+    """Return an experiment's scalars as (step, value), keyed by TAG for the run `root` and RUN/TAG for other runs."""
     found = {}
     for run in store.list(experiment, "runs"):
         prefix = "" if id_of(run["name"]) == root else f"{run.get('displayName', '')}/"
@@ -83,7 +83,7 @@ class _Boards(Records):
         }
 
     def create(self, parent: str, message: Tensorboard, id: str = "") -> Resource:
-        """Create a TensorBoard. Raises ApiError ALREADY_EXISTS if the id is in use."""
+        """Create a TensorBoard. Raises ApiError ALREADY_EXISTS if the ID is in use."""
         name = super().create(parent, message, id)["name"]
         return self._store.update(name, blobStoragePathPrefix=f"{self._bucket}/tensorboards/{id_of(name)}")
 
@@ -150,7 +150,7 @@ class _TimeSeries(Records):
         }
 
     def create(self, parent: str, message: TensorboardTimeSeries, id: str = "") -> Resource:
-        """Create a time series. Raises ApiError if the run doesn't exist, or the run already contains the name."""
+        """Create a time series. Raises ApiError if the run doesn't exist, or already has this time series."""
         name = message.display_name
         if not message.value_type:
             raise invalid([Finding("valueType", "is missing", f"use one of {', '.join(VALUES)}")])
@@ -167,7 +167,7 @@ class _TimeSeries(Records):
         return {"timeSeriesData": _data(self._store, name, int(asked), call.query.get("filter", ""))}
 
     def _read_blobs(self, call: Call, name: str) -> Resource:
-        """Return blobs, which are objects that a client uploaded before it wrote their ids."""
+        """Return blobs. A blob is an object that a client uploaded before the client wrote the blob's ID."""
         prefix = self._store.get(name.partition("/experiments/")[0])["blobStoragePathPrefix"]
         blobs = []
         for id in call.query.getlist("blobIds"):
@@ -185,13 +185,13 @@ class _TimeSeries(Records):
 
 
 def _points(store: Store, series: str) -> list[Resource]:
-    """Return the points of a time series, ordered by step. A later point replaces an earlier one at the same step."""
+    """Return the points of a time series, ordered by step. For each step, return only the last point."""
     by_step = {int(point.get("step", 0)): {"step": "0", **point} for point in store.rows(series)}
     return [by_step[step] for step in sorted(by_step)]
 
 
 def _data(store: Store, series: str, most: int, expression: str = "") -> Resource:
-    """Return a time series with at most `most` points that match a filter. If `most` is -1, include all of them.
+    """Return a time series with at most `most` points that match a filter. If `most` is -1, return all matching points.
 
     Vertex AI selects random points. The local Vertex selects evenly spaced points, including the last point.
     """
@@ -204,7 +204,10 @@ def _data(store: Store, series: str, most: int, expression: str = "") -> Resourc
 
 
 def _points_in(call: Call, request: Any) -> Any:
-    """Read a request with many points. To save time, raise ApiError for only the first error."""
+    """Parse a request with many points.
+
+    Raises ApiError if the request isn't valid. To save time, report only the first error.
+    """
     message = request.pb(request())
     try:
         return json_format.ParseDict(call.json(), message)
@@ -213,7 +216,10 @@ def _points_in(call: Call, request: Any) -> Any:
 
 
 def _faults(store: Store, run: str, request: Any) -> Findings:
-    """Yield findings about a WriteTensorboardRunDataRequest. Raises ApiError NOT_FOUND if a series doesn't exist."""
+    """Yield a finding for each problem with the points in a request.
+
+    Raises ApiError NOT_FOUND if a time series doesn't exist.
+    """
     count = sum(len(data.values) for data in request.time_series_data)
     if count > MOST_WRITTEN:
         yield Finding("timeSeriesData", f"has {count} points", f"send at most {MOST_WRITTEN} in one request")

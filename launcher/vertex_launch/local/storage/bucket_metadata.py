@@ -1,7 +1,9 @@
-"""The metadata and IAM policies of buckets, in one JSON file for each bucket, outside the buckets' folders.
+"""The metadata and IAM policies of buckets.
 
-The local Vertex doesn't enforce them: every caller has every permission, objects have one version, and lifecycle rules
-have no effect.
+The JSON file with a bucket's metadata and policy is outside the bucket's folder.
+
+The local Vertex doesn't enforce a bucket's metadata and policy. Every caller has all permissions, objects have one
+version, and lifecycle rules don't have an effect.
 Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
 """
 
@@ -30,14 +32,14 @@ FIXED = (
 
 
 class BucketMetadata:
-    """The thread-safe metadata of all buckets. The methods raise ApiError if a bucket doesn't exist."""
+    """The metadata of all buckets. The methods are thread-safe, and raise ApiError if a bucket doesn't exist."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
         self._changing = threading.Lock()
 
     def get(self, bucket: str) -> Metadata:
-        """Return a bucket's fields, or the defaults if the bucket is a folder without metadata."""
+        """Return a bucket's fields. If the bucket is a folder without metadata, return the default fields."""
         kept = self._read(bucket)
         dual = "customPlacementConfig" in kept or re.fullmatch("[A-Z]+[0-9]", kept["location"])
         kind = "dual-region" if dual else "multi-region" if kept["location"] in MULTI_REGIONS else "region"
@@ -45,22 +47,25 @@ class BucketMetadata:
         return {"storageClass": "STANDARD", **shown, "locationType": kind, "etag": _etag(kept["metageneration"])}
 
     def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
-        """Merge these fields into a bucket's metadata. Null removes a field. Raises ApiError if the etag differs."""
+        """Merge fields into a bucket's metadata.
+
+        A null removes a field. Raises ApiError if the metageneration differs.
+        """
         self._update(bucket, lambda kept: merged(kept, _changeable(body)), _etag(metageneration))
 
     def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
-        """Replace a bucket's fields. Raises ApiError if the bucket's metageneration differs."""
+        """Replace a bucket's fields. Raises ApiError if the bucket's metageneration isn't `metageneration`."""
         new = merged({}, _changeable(body))
         self._update(bucket, lambda kept: new | {key: kept[key] for key in FIXED if key in kept}, _etag(metageneration))
 
     def policy(self, bucket: str) -> Metadata:
-        """Return a bucket's IAM policy, which initially has no bindings."""
+        """Return a bucket's IAM policy. The initial policy doesn't contain bindings."""
         kept = self._read(bucket)
         name = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}"}
         return {**name, "version": 1, "bindings": [], **kept.get(POLICY, {}), "etag": _etag(kept["metageneration"])}
 
     def set_policy(self, bucket: str, policy: Metadata) -> None:
-        """Store an IAM policy. Raises ApiError if it isn't valid, or is based on an outdated policy."""
+        """Store an IAM policy. Raises ApiError if the policy isn't valid, or is based on an outdated policy."""
         bindings, version = policy.get("bindings", []), policy.get("version", 1)
         if not (isinstance(bindings, list) and all(map(_is_binding, bindings))):
             cure = 'use bindings such as {"role": "roles/storage.objectViewer", "members": ["user:a@example.com"]}'
@@ -78,7 +83,9 @@ class BucketMetadata:
         with self._changing:
             kept = self._read(bucket)
             if etag not in ("", _etag(kept["metageneration"])):
-                raise ApiError("CONDITION_NOT_MET", f"The bucket {bucket} has changed; read it again and retry.")
+                raise ApiError(
+                    "CONDITION_NOT_MET", f"The bucket {bucket} has changed; read the bucket again and retry."
+                )
             number = str(int(kept["metageneration"]) + 1)
             self.write(bucket, {**change(kept), "updated": resource_file.now(), "metageneration": number})
 
@@ -94,7 +101,7 @@ class BucketMetadata:
 
 
 def new(body: Metadata, project: str) -> Metadata:
-    """Return the metadata of a project's new bucket, from a client's request. Raises ApiError if it isn't valid."""
+    """Return the metadata of a new bucket that a client requests. Raises ApiError if the request isn't valid."""
     storage = {"location": _word(body, "location", "US"), "storageClass": _word(body, "storageClass", "STANDARD")}
     owner = {"projectNumber": project_number(project)} if project else {}  # the SDK rejects other projects' buckets
     times = dict.fromkeys(("timeCreated", "updated"), resource_file.now())
@@ -102,7 +109,7 @@ def new(body: Metadata, project: str) -> Metadata:
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """Apply a patch to a JSON value. Objects are merged, and a null removes its key. Source: RFC 7396."""
+    """Apply a JSON merge patch to a JSON value. Objects are merged, and a null removes its key. Source: RFC 7396."""
     if not isinstance(patch, Mapping):
         return patch
     old = value if isinstance(value, Mapping) else {}
@@ -115,7 +122,7 @@ def _changeable(body: Metadata) -> Metadata:
 
 
 def _word(body: Metadata, key: str, default: str) -> str:
-    """Return a one-word field in uppercase, as Cloud Storage does. Raises ApiError if the value isn't one word."""
+    """Return a field in uppercase, as Cloud Storage does. Raises ApiError if the field's value isn't a single word."""
     value = body.get(key) or default
     if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
         raise bad_request(f"{key} isn't a single word; use a word such as {default}.")
@@ -128,5 +135,8 @@ def _is_binding(binding: Any) -> bool:
 
 
 def _etag(metageneration: str) -> str:
-    """Return the etag of a metageneration, or "" for "". The etag is in base64, because gcloud requires base64."""
+    """Return the etag of a metageneration.
+
+    If the metageneration is "", return "". The etag is in base64, because gcloud requires base64.
+    """
     return base64.b64encode(metageneration.encode()).decode()

@@ -1,8 +1,8 @@
 """Cloud Storage's buckets and objects as plain folders and files.
 
-The files are the only state: a file that a replica writes is immediately an object, and an uploaded object is a file.
-Therefore an object has only the properties of a file. Its content type depends on its name, and custom metadata is
-discarded.
+Objects exist only as files. A file that a replica writes is immediately an object, and an uploaded object is a file.
+Therefore, an object has only the properties of a file. The content type of an object depends on its name, and custom
+metadata is discarded.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ MANY = 100_000  # the maximum number of cached checksums
 
 
 class Buckets:
-    """All buckets in a folder. No object name can refer to a file outside the folder."""
+    """All buckets in a folder. Object names can't refer to files outside the folder."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class Buckets:
             return sorted(e.name for e in entries if BUCKET.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
 
     def create(self, bucket: str) -> None:
-        """Create an empty bucket. Raises ApiError if the name isn't valid or is already in use."""
+        """Create an empty bucket. Raises ApiError if the bucket name isn't valid or is already in use."""
         if not BUCKET.fullmatch(bucket) or len(bucket) < 3:
             raise bad_request(f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
         try:
@@ -74,7 +74,7 @@ class Buckets:
         return folder
 
     def find(self, bucket: str, name: str) -> Object | None:
-        """Return the current object, or None. Raises ApiError if the name isn't valid for a file."""
+        """Return an object, or None if the object doesn't exist. Raises ApiError if the name isn't valid for a file."""
         path, is_folder = self._path(bucket, name), name.endswith("/")
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             stats = path.lstat()
@@ -83,14 +83,17 @@ class Buckets:
         return None
 
     def get(self, bucket: str, name: str) -> Object:
-        """Return the current object. Raises ApiError if it doesn't exist."""
+        """Return the current object. Raises ApiError if the object doesn't exist."""
         item = self.find(bucket, name)
         if item is None:
             raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}")
         return item
 
     def open(self, bucket: str, name: str) -> tuple[Object, BinaryIO]:
-        """Return an object and its open file, whose content stays the same even if the object is replaced."""
+        """Open an object, and return its state and the open file.
+
+        If the object is replaced, the open file still has the old contents.
+        """
         item = self.get(bucket, name)
         if name.endswith("/"):
             return item, io.BytesIO()
@@ -99,7 +102,11 @@ class Buckets:
         return object_of(bucket, name, os.fstat(file.fileno())), file
 
     def checksums(self, item: Object) -> Checksums | None:
-        """Return the object's checksums, or None if it is large and wasn't uploaded, has changed, or is deleted."""
+        """Return the object's checksums.
+
+        Return None if the object has changed or was deleted, or if the object is larger than LARGEST_HASHED and wasn't
+        uploaded through the API.
+        """
         if item in self._checksums or item.size > LARGEST_HASHED:
             return self._checksums.get(item)
         try:
@@ -131,7 +138,10 @@ class Buckets:
     def keep(
         self, part: Path, bucket: str, name: str, conditions: Mapping[str, str], sums: Checksums | None = None
     ) -> Object:
-        """Turn a complete hidden file into an object atomically. Raises ApiError if this isn't possible."""
+        """Convert a complete hidden file to an object atomically.
+
+        Raises ApiError if a precondition isn't met, or the name isn't valid.
+        """
         with self._changing, _refusals(name):
             check(conditions, self.find(bucket, name))
             self._place(part, self._path(bucket, name), name)
@@ -141,7 +151,7 @@ class Buckets:
         return kept
 
     def combine(self, files: Iterable[BinaryIO], bucket: str, name: str, conditions: Mapping[str, str]) -> Object:
-        """Create an object from the concatenated bytes of these files."""
+        """Create an object that contains the concatenated bytes of the files."""
         part = self.new_part()
         try:
             with part.open("wb") as target:
@@ -161,7 +171,7 @@ class Buckets:
             return self.get(bucket, name)
 
     def delete(self, bucket: str, name: str, conditions: Mapping[str, str]) -> None:
-        """Delete an object and the folders that become empty, because Cloud Storage has no folders."""
+        """Delete an object. Also delete folders that become empty, because Cloud Storage doesn't have folders."""
         with self._changing, _refusals(name):
             check(conditions, self.get(bucket, name))
             path = self._path(bucket, name)
@@ -172,11 +182,11 @@ class Buckets:
             self._prune(path)
 
     def _path(self, bucket: str, name: str) -> Path:
-        """Return the path of an object, which needn't exist. Raises ApiError if the name isn't valid for a file."""
+        """Return the path of an object that might not exist. Raises ApiError if the name isn't valid for a file."""
         path = self.folder(bucket) / name
         finding = name_fault(name)
         if not finding and os.path.realpath(path) != str(path):
-            finding = Finding("", "contains a symbolic link", "store the files themselves in the bucket")
+            finding = Finding("", "contains a symbolic link", "store the target file in the bucket instead of a link")
         if finding:
             raise bad_request(f'The object name "{name}" {finding.sentence}.')
         return path
@@ -210,7 +220,7 @@ def _refusals(name: str) -> Iterator[None]:
     except FileNotFoundError:
         raise ApiError("NOT_FOUND", f"No such object: {name}") from None
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        sentence = f'"{name}" would be both a file and a folder; rename it, or delete the existing object.'
+        sentence = f'"{name}" would be both a file and a folder; rename the object, or delete the existing object.'
         raise bad_request(sentence) from None
     except OSError as error:
         raise ApiError("PERMISSION_DENIED", f'"{name}" can\'t be used: {error.strerror}.') from None

@@ -35,7 +35,7 @@ MOST_CALLS = 100  # the maximum number of calls in a batch
 
 
 class GcsApi:
-    """The methods of the API. Each method takes a call and the parts of its URL path."""
+    """The methods of the JSON API. Each method takes a call and the segments of the URL path."""
 
     def __init__(self, root: Path) -> None:
         self.buckets = Buckets(root)
@@ -43,7 +43,7 @@ class GcsApi:
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
-        """Return the routes. A GET never starts an upload, because any web page can send a GET as an image's URL."""
+        """Return the JSON API's routes. GET requests can't start uploads, because web pages can send GET requests."""
         uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
         return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading, *XmlApi(self).routes()]
 
@@ -101,7 +101,7 @@ class GcsApi:
         return self._metadata.policy(bucket)
 
     def permissions(self, call: Call, bucket: str) -> Any:
-        """Return all requested permissions, because permissions aren't enforced."""
+        """Return all requested permissions, because the local Vertex doesn't enforce permissions."""
         self.buckets.folder(bucket)
         return {"kind": "storage#testIamPermissionsResponse", "permissions": call.query.getlist("permissions")}
 
@@ -111,7 +111,7 @@ class GcsApi:
         return {**layout, "hierarchicalNamespace": {"enabled": False}}
 
     def list_managed_folders(self, call: Call, bucket: str) -> Any:
-        """Return an empty list, which gcloud requests before it removes a bucket."""
+        """Return an empty list of managed folders. gcloud requests this list before it removes a bucket."""
         self.buckets.folder(bucket)
         return {"kind": "storage#managedFolders"}
 
@@ -136,7 +136,7 @@ class GcsApi:
             return _media(call, item, file, sums)
 
     def patch_object(self, call: Call, bucket: str, name: str) -> Any:
-        """Return the object unchanged, because a file can't store metadata."""
+        """Return the object without changes, because a file can't store an object's metadata."""
         item = self.buckets.get(bucket, name)
         check(call.query, item)
         return self.described(call, item)
@@ -173,7 +173,10 @@ class GcsApi:
         return done if isinstance(done, Response) else await run_in_threadpool(self.described, call, done)
 
     def batch(self, call: Call) -> Any:
-        """Execute the calls in a request, in order. Source: Cloud Storage documentation, "Batch requests", 2026."""
+        """Execute the calls in a batch request in order.
+
+        Source: Cloud Storage documentation, "Batch requests", 2026.
+        """
         head = f"Content-Type: {call.headers.get('content-type', '')}\r\n\r\n"
         try:
             message = email.message_from_bytes(head.encode("latin-1", "replace") + call.body)
@@ -208,7 +211,7 @@ class GcsApi:
 
 
 def _sources(body: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return the name and the preconditions of each source of a compose call."""
+    """Return the name and the preconditions of each source object of a compose call."""
     sources = body.get("sourceObjects")
     if not isinstance(sources, list) or not 0 < len(sources) <= MOST_SOURCES:
         raise bad_request(f"sourceObjects isn't a list of 1 to {MOST_SOURCES} objects; compose in several steps.")
@@ -224,7 +227,7 @@ def _sources(body: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
 
 
 def _call_in(part: Message, batch: Call) -> Call:
-    """Return the call in one part of a batch, which is the text of an HTTP request."""
+    """Parse the call in one part of a batch request. The part contains the text of an HTTP request."""
     line, _, remainder = str(part.get_payload()).lstrip().partition("\n")
     method, target, *_ = [*line.split(" "), "", ""]
     try:
@@ -239,7 +242,10 @@ def _call_in(part: Message, batch: Call) -> Call:
 
 
 def _as_part(part: Message, answer: Response) -> bytes:
-    """Return a response as one part of the batch's response, with the part's id."""
+    """Convert a response to a part of the batch response.
+
+    The new part has the same content ID as the part of the request.
+    """
     id = str(part.get("content-id", "")).strip("<> ")
     about = f"Content-Type: application/http\r\nContent-ID: <response-{id}>\r\n"
     status = f"HTTP/1.1 {answer.status_code} {http.HTTPStatus(answer.status_code).phrase}\r\n"
@@ -248,7 +254,7 @@ def _as_part(part: Message, answer: Response) -> bytes:
 
 
 def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> Response:
-    """Return the object's bytes, or the requested range of them."""
+    """Return a response with the object's bytes. If the call requests a range, return only this range."""
     headers = {
         "Content-Type": item.content_type,
         "ETag": f'"{item.generation}"',
@@ -277,7 +283,8 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
 def _range(text: str, size: int) -> tuple[int, int] | None:
     """Return the begin and the exclusive end of a range such as bytes=0-9, bytes=5- or bytes=-5.
 
-    If the range contains no existing byte, begin >= end. Return None if the text isn't a range.
+    If no byte of the range exists, the begin is greater than or equal to the end. Return None if the text isn't a
+    range.
     """
     match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", text)
     if not match or not any(match.groups()) or (all(match.groups()) and int(match[1]) > int(match[2])):

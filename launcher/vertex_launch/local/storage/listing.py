@@ -1,6 +1,7 @@
-"""List a bucket's object names in Cloud Storage's order, page by page.
+"""Listing of a bucket's object names in Cloud Storage's order, page by page.
 
-Cloud Storage orders complete names, so "a.txt" comes before "a/b". A walk through the folders can yield this order.
+Cloud Storage orders objects by their complete names, so "a.txt" comes before "a/b". A recursive scan of the folders
+yields the same order as Cloud Storage.
 """
 
 import base64
@@ -18,9 +19,10 @@ LARGEST_PAGE = 1000
 
 
 def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], str]:
-    """Return one page of a list: the names, the prefixes, and the token of the next page, or "" on the last page.
+    """Return one page of a list: the names, the prefixes, and the token of the next page.
 
-    `query` contains the call's parameters; unknown parameters are ignored. Raises ApiError if a parameter isn't valid.
+    On the last page, the token is "". `query` contains the call's parameters. Unknown parameters are ignored. Raises
+    ApiError if a parameter isn't valid.
     """
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     after = _last_of(query.get("pageToken", ""))
@@ -38,13 +40,13 @@ def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], 
 
 
 def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str]:
-    """Yield names. Names that are equal up to the first delimiter after the prefix become one entry."""
+    """Yield names and prefixes. Names that are equal up to the first delimiter after the prefix become one entry."""
     names = (name for name in _names(folder, prefix, start) if name.startswith(prefix) and name >= start)
     return (key for key, _ in itertools.groupby(names, lambda name: _rolled(name, prefix, delimiter) or name))
 
 
 def _names(folder: Path | str, prefix: str, start: str, inside: str = "") -> Iterator[str]:
-    """Yield object names in order, skipping folders that can't contain a match. Symbolic links aren't objects."""
+    """Yield object names in order. Skip symbolic links, and folders that can't contain a matching name."""
     try:
         with os.scandir(folder) as scanned:
             entries = [entry for entry in scanned if not name_fault(inside + entry.name)]
@@ -61,16 +63,16 @@ def _names(folder: Path | str, prefix: str, start: str, inside: str = "") -> Ite
 
 
 def _rolled(name: str, prefix: str, delimiter: str) -> str:
-    """Return the name up to the first delimiter after the prefix, or "" if it doesn't contain that delimiter."""
+    """Return the name up to the first delimiter after the prefix. Return "" if there is no such delimiter."""
     end = name.find(delimiter, len(prefix)) if delimiter else -1
     return name[: end + len(delimiter)] if end >= 0 else ""
 
 
 def _glob(pattern: str) -> Callable[[str], bool]:
-    """Return a function that tests whether a name matches a matchGlob. A * stops at a slash, but ** doesn't.
+    """Return a function that tests whether a name matches a matchGlob. A * doesn't match a slash, but ** does.
 
-    To bound its run time, the function tracks all positions that the pattern can reach in a name. A regular expression
-    would try these positions one after another.
+    To limit the run time, the function tracks all positions in a name that the pattern can reach. A regular expression
+    would try the positions one after another.
     """
     if len(pattern) > LONGEST_NAME:
         raise bad_request(f"matchGlob has more than {LONGEST_NAME} characters; shorten it.")
@@ -82,7 +84,7 @@ def _glob(pattern: str) -> Callable[[str], bool]:
 
 
 def _texts(token: str) -> list[re.Pattern[str]]:
-    """Return patterns for the texts that match a glob token. A star also matches every prefix of its text."""
+    """Return patterns for the texts that match a glob token. A star also matches every prefix of such a text."""
     if token in ("*", "**", "?"):
         return [re.compile({"*": "[^/]*", "**": ".*", "?": "[^/]"}[token], re.DOTALL)]
     if token[0] == "{" and len(token) > 1:
@@ -91,7 +93,7 @@ def _texts(token: str) -> list[re.Pattern[str]]:
 
 
 def _reach(name: str, starts: set[int], token: str, texts: Sequence[re.Pattern[str]]) -> set[int]:
-    """Return the positions in a name where a token can end if it begins at one of `starts`."""
+    """Return the positions in a name at which a token can end if the token begins at a position in `starts`."""
     ends: set[int] = set()
     for start in sorted(starts):
         for match in filter(None, (text.match(name, start) for text in texts if token[0] != "*" or start not in ends)):
@@ -100,7 +102,7 @@ def _reach(name: str, starts: set[int], token: str, texts: Sequence[re.Pattern[s
 
 
 def _last_of(token: str) -> str:
-    """Return the last name of the previous page, or "" for the first page."""
+    """Return the last object name on the previous page. If the token is empty, return ""."""
     try:
         return base64.b64decode(token, altchars="-_", validate=True).decode()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Cloud Storage objects as values, with their names, checksums and preconditions."""
+"""Cloud Storage objects as values, with their names, generations, checksums and preconditions."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ class Object:
 
 
 def checksums(file: IO[bytes], size: int) -> Checksums:
-    """Return the checksums of the next `size` bytes. The file can grow at the same time."""
+    """Return the checksums of the next `size` bytes of a file. A process can append to the file at the same time."""
     crc32c, md5 = google_crc32c.Checksum(), hashlib.md5(usedforsecurity=False)
     while size > 0 and (block := file.read(min(BLOCK, size))):
         crc32c.update(block)
@@ -55,20 +55,29 @@ def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "
     for field, value in actual.items():
         match, differ = f"{prefix}{field}Match", f"{prefix}{field}NotMatch"
         if match in conditions and number(conditions, match) != value:
-            raise ApiError("CONDITION_NOT_MET", f"{match}={conditions[match]} isn't met: the current value is {value}.")
+            raise ApiError(
+                "CONDITION_NOT_MET", f"{match}={conditions[match]} isn't met, because the current value is {value}."
+            )
         if differ in conditions and number(conditions, differ) == value:
-            raise ApiError("CONDITION_NOT_MET", f"{differ}={value} isn't met: the current value is the same.")
+            raise ApiError("CONDITION_NOT_MET", f"{differ}={value} isn't met, because the current value is the same.")
 
 
 def object_of(bucket: str, name: str, stats: os.stat_result) -> Object:
-    """Return a file's object. Its generation is the last change in ms, then six digits that differ within a ms."""
+    """Return the object that a file represents.
+
+    An object's generation consists of the time of the last change in ms, and six digits that distinguish changes within
+    one ms.
+    """
     size = 0 if stat.S_ISDIR(stats.st_mode) else stats.st_size
     generation = stats.st_ctime_ns // 10**6 * 10**6 + (stats.st_ino * 31 + stats.st_size) % 10**6
     return Object(bucket, name, size, generation, stats.st_mtime)
 
 
 def number(query: Mapping[str, str], name: str) -> int:
-    """Return a parameter as an integer, or 0 if it is missing. Raises ApiError if the parameter isn't a number."""
+    """Return a parameter as an integer, or 0 if the parameter is missing.
+
+    Raises ApiError if the parameter isn't a number.
+    """
     text = query.get(name, "0")
     if not re.fullmatch("[0-9]{1,19}", text):
         raise bad_request(f'{name}="{text}" isn\'t a number; use digits.')

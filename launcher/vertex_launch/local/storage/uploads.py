@@ -1,4 +1,4 @@
-"""Uploads of all three types. A hidden file collects the bytes and then becomes the object atomically."""
+"""Media, multipart and resumable uploads. A hidden file receives the bytes and then becomes the object atomically."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ from vertex_launch.untrusted.regular_file import locked_elsewhere
 
 
 async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
-    """Handle one request of an upload. Return the object if the upload is complete, and a response otherwise.
+    """Handle one request of an upload. If the upload is complete, return the object. Otherwise, return a response.
 
     Raises ApiError if the request isn't valid.
     """
@@ -28,7 +28,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
     if "upload_id" in call.query:
         return await _resume(buckets, call, bucket)
     if call.method == "DELETE":
-        raise bad_request("upload_id is missing; set it to the id of the upload to cancel.")
+        raise bad_request("upload_id is missing; set upload_id to the ID of the upload to cancel.")
     kind = call.query.get("uploadType", "")
     if kind == "resumable":
         return await run_in_threadpool(_begin, buckets, replace(call, body=await read_body(call)), bucket)
@@ -45,13 +45,16 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
 
 
 def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
-    """Return the URL of a new session. The URL contains the session's whole state, so it survives server restarts."""
+    """Start an upload session, and return its URL.
+
+    The URL contains the session's whole state, so that a session is still valid after a restart of the server.
+    """
     about: Mapping[str, Any] = call.json()
     name = _name(call, about)
     check(call.query, buckets.find(bucket, name))
     sums = {key: str(about[key]) for key in ("crc32c", "md5Hash") if key in about}
     if wrong := [key for key, value in sums.items() if not re.fullmatch("[A-Za-z0-9+/=]+", value)]:
-        raise bad_request(f"The {wrong[0]} checksum isn't base64; send it in base64.")
+        raise bad_request(f"The {wrong[0]} checksum isn't base64; send the checksum in base64.")
     part = buckets.new_part()
     session = {**call.query, **sums, "name": name, "upload_id": part.name}
     location = f"{call.base}{call.path}?{urlencode(session)}"
@@ -59,7 +62,7 @@ def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
 
 
 async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Response:
-    """Receive a session's next bytes, or return the number of bytes that have arrived."""
+    """Receive the next bytes of an upload session. If bytes are missing, return the range of the received bytes."""
     part = buckets.part(call.query["upload_id"])
     if call.method == "DELETE":
         part.unlink()
@@ -74,7 +77,10 @@ async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Respons
 
 
 def _content_range(call: Call) -> tuple[int, int | None]:
-    """Return the position of this request's first byte, and the object's size, or None if the size is unknown."""
+    """Return the position of this request's first byte, and the object's size.
+
+    The size is None if the client doesn't send it.
+    """
     text = call.headers.get("content-range", f"bytes 0-/{call.headers.get('content-length', '*')}")
     match = re.fullmatch(r"bytes (?:([0-9]{1,18})-[0-9]*|\*)/([0-9]{1,18}|\*)", text)
     if not match:
@@ -83,9 +89,9 @@ def _content_range(call: Call) -> tuple[int, int | None]:
 
 
 async def append(part: Path, call: Call, begin: int) -> int:
-    """Append the request's bytes that the part doesn't contain yet. Return the part's new size.
+    """Append the bytes of a request that an upload's file doesn't contain yet. Return the file's new size.
 
-    The request's first byte is the object's byte `begin`.
+    `begin` is the position of the request's first byte in the object.
     """
     with part.open("ab") as file:
         if locked_elsewhere(file, fcntl.LOCK_EX):
@@ -99,7 +105,7 @@ async def append(part: Path, call: Call, begin: int) -> int:
 
 
 async def _receive_multipart(call: Call, part: Path) -> Mapping[str, Any]:
-    """Write the object's bytes to the part. Return the metadata, which comes before the bytes."""
+    """Write the object's bytes to an upload's file. Return the metadata, which precedes the bytes in the request."""
     blocks = _blocks(call)
     mark, newline, about, data = _parts(await anext(blocks, b""))
     with part.open("w+b") as file:
@@ -116,9 +122,10 @@ async def _receive_multipart(call: Call, part: Path) -> Mapping[str, Any]:
 
 
 def _parts(first: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the boundary, the line ending (some clients use only \\n), the metadata, and the first data.
+    """Return the boundary, the line ending, the metadata, and the first bytes of the data.
 
-    Each step searches once for one text, so the run time is linear in the body's size. Source: RFC 2046, section 5.1.
+    Some clients use only \\n as the line ending. The run time is linear in the body's size, because each step searches
+    for one text only once. Source: RFC 2046, section 5.1.
     """
     line, _, remainder = first.lstrip().partition(b"\n")
     newline, mark = b"\r\n" if line.endswith(b"\r") else b"\n", line.removesuffix(b"\r")
@@ -135,7 +142,10 @@ def _finish(buckets: Buckets, call: Call, part: Path, bucket: str, about: Mappin
 
 
 def verified(call: Call, part: Path, about: Mapping[str, Any]) -> Checksums:
-    """Return a part's checksums. If they differ from the client's checksums, remove the part and raise ApiError."""
+    """Return the checksums of an upload's file.
+
+    If the client's checksums differ, remove the file and raise ApiError.
+    """
     with part.open("rb") as file:
         sums = checksums(file, part.stat().st_size)
     sent = f"{call.headers.get('x-goog-hash', '')},md5={call.headers.get('content-md5', '')}"
@@ -150,7 +160,7 @@ def verified(call: Call, part: Path, about: Mapping[str, Any]) -> Checksums:
 
 
 def _titled(response: Response) -> Response:
-    """Write Location in place of location, because TensorFlow reads only the capitalized header."""
+    """Capitalize the names of headers, such as Location, because TensorFlow reads only a capitalized header."""
     response.raw_headers = [(name.title(), value) for name, value in response.raw_headers]
     return response
 
@@ -160,7 +170,7 @@ def _name(call: Call, about: Mapping[str, Any]) -> str:
 
 
 async def _blocks(call: Call, skip: int = 0) -> AsyncIterator[bytes]:
-    """Yield the body in large blocks, without its first `skip` bytes."""
+    """Yield the request body in large blocks, excluding the first `skip` bytes."""
     gathered = bytearray()
     async for received in call.stream():
         gathered += received[skip:]

@@ -1,4 +1,4 @@
-"""Cloud Storage's XML API for curl, Rust's object_store and transfer_manager, built on the JSON API's methods.
+"""Cloud Storage's XML API for clients such as curl and Rust's object_store, built on the JSON API's methods.
 
 Source: Cloud Storage documentation, "XML API" and "XML API multipart uploads", 2026; apache/arrow-rs-object-store,
 src/gcp/client.rs, 2026; google-cloud-storage 3.17.1, _media/_upload.py.
@@ -38,19 +38,19 @@ PUBLIC_HEADERS = ("content-type", "content-length", "content-range", "etag", "x-
 
 
 class XmlApi:
-    """The methods of the API. An upload's parts are hidden files in the same folder as the upload, such as ID.00001."""
+    """The methods of the XML API. An upload's parts are hidden files next to the upload's file, such as ID.00001."""
 
     def __init__(self, api: Any) -> None:
         self._api, self._buckets = api, api.buckets
 
     def routes(self) -> list[Route]:
-        """Return the routes. A GET never writes anything."""
+        """Return the XML API's routes. A GET request never changes a bucket."""
         methods = {"GET": self.read, "PUT": self.write, "POST": self.write_in_parts, "DELETE": self.delete}
         listing = ("GET", f"{XML_API}/{{bucket}}/?", self.list_objects)
         return [listing, *((method, OBJECT, act) for method, act in methods.items())]
 
     def list_objects(self, call: Call, bucket: str) -> Response:
-        """List a bucket, as in version 2 of the method."""
+        """List the objects in a bucket, as in version 2 of the list method."""
         query = {LISTING[key]: value for key, value in call.query.items() if key in LISTING}
         query = {"pageToken": base64.urlsafe_b64encode(call.query.get("start-after", "").encode()).decode(), **query}
         listed = self._api.list_objects(replace(call, query=QueryParams(query)), bucket)
@@ -61,7 +61,10 @@ class XmlApi:
         return _answer(_xml("ListBucketResult", *inside, **about, **more))
 
     def read(self, call: Call, bucket: str, name: str) -> Any:
-        """Return an object or a list of parts. Without credentials, the object can be in a public cloud bucket."""
+        """Return an object or a list of parts.
+
+        If a call doesn't send credentials, the object can be in a public bucket of the real Cloud Storage.
+        """
         if "uploadId" in call.query:
             return _answer(_xml("ListPartsResult", *map(_part, self._parts(call)), Bucket=bucket, Key=name))
         if bucket not in self._buckets.names() and "authorization" not in call.headers:
@@ -73,7 +76,7 @@ class XmlApi:
         return Response(status_code=304) if call.headers.get("if-none-match") == etag else answer
 
     async def write(self, call: Call, bucket: str, name: str) -> Response:
-        """Write an object, a copy of an object, or a part of an upload."""
+        """Write an object, a copy of an object, or a part of a multipart upload."""
         if "uploadId" in call.query:
             return await self._write_part(call)
         source = unquote(call.headers.get("x-goog-copy-source", "")).lstrip("/")
@@ -94,7 +97,7 @@ class XmlApi:
         return _answer("", {**sums, "etag": base64.b64decode(sums["md5Hash"]).hex()})
 
     def write_in_parts(self, call: Call, bucket: str, name: str) -> Response:
-        """Start an upload, or create an object from the parts that the client lists."""
+        """Start a multipart upload, or create an object from the parts that the client lists."""
         self._buckets.folder(bucket)
         if "uploads" in call.query:
             upload = self._buckets.new_part().name
@@ -102,16 +105,18 @@ class XmlApi:
         there = {file.suffix[1:].encode(): file for file in self._parts(call)}
         named = [count.zfill(5) for count in PART.findall(call.body)]
         if not named or named != sorted({*named} & there.keys()):
-            raise bad_request("The parts aren't uploaded parts in ascending order; list uploaded parts in order.")
+            raise bad_request("The request must list uploaded parts in ascending order; correct the list of parts.")
         if any(there[count].stat().st_size < SMALLEST_PART for count in named[:-1]):
-            raise bad_request(f"A part before the last has less than {SMALLEST_PART} bytes; send larger parts.")
+            raise bad_request(
+                f"A part other than the last part has less than {SMALLEST_PART} bytes; send larger parts."
+            )
         item = self._buckets.combine(_opened(there[count] for count in named), bucket, name, _asked(call).query)
         self._end(call)
         done = self._api.described(call, item)
         return _answer(_xml("CompleteMultipartUploadResult", Bucket=bucket, Key=name, ETag=_etag(done)), done)
 
     def delete(self, call: Call, bucket: str, name: str) -> Response:
-        """Delete an object, or cancel an upload."""
+        """Delete an object, or cancel a multipart upload."""
         if "uploadId" not in call.query:
             self._api.delete_object(_asked(call), bucket, name)
         else:
@@ -143,21 +148,24 @@ def _public(bucket: str, name: str, byte_range: str) -> Response:
 
 
 def _opened(files: Iterable[Path]) -> Iterator[BinaryIO]:
-    """Yield each file while it is open, with only one file open at a time."""
+    """Open the files one after another. Yield each open file, and close a file before opening the next file."""
     for path in files:
         with path.open("rb") as file:
             yield file
 
 
 def _asked(call: Call, **more: str) -> Call:
-    """Return a JSON API call with the same preconditions and additional parameters."""
+    """Convert an XML API call to a JSON API call with the same preconditions and additional parameters."""
     sent = {name: call.headers[header] for header, name in CONDITIONS.items() if header in call.headers}
     sent |= {"generation": call.query["generation"]} if "generation" in call.query else {}
     return replace(call, query=QueryParams({**sent, **more}))
 
 
 def _answer(body: str, written: Resource | None = None) -> Response:
-    """Return a response in the API's XML namespace, with headers that describe the written object or part."""
+    """Return a response in the XML API's namespace.
+
+    If the call wrote an object or a part, add headers that describe the written data.
+    """
     body, headers = body.replace(">", f' xmlns="{NAMESPACE}">', 1), {"ETag": _etag(written)} if written else {}
     if written and "generation" in written:
         headers["X-Goog-Generation"] = written["generation"]

@@ -1,4 +1,4 @@
-"""A local certificate authority for Google's host names. Only the replicas of one process trust it."""
+"""A local certificate authority for Google's hostnames. Only the replicas of one process trust this authority."""
 
 import ssl
 import tempfile
@@ -34,12 +34,12 @@ class Authority:
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def bundle(self, environ: Mapping[str, str]) -> bytes:
-        """Return the authorities that this shell trusts, and this authority, as PEM."""
+        """Return the certificate authorities that this shell trusts, and this authority, in PEM format."""
         shell = next((environ[name] for name in BUNDLES if Path(environ.get(name, "")).is_file()), certifi.where())
         return Path(shell).read_bytes() + b"\n" + self._certificate.public_bytes(Encoding.PEM)
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return a server's TLS context for this host. HTTP/2 is only for clients that require it, such as gRPC."""
+        """Return a server's TLS context for a host. Only clients that require HTTP/2, such as gRPC, use HTTP/2."""
         if host not in self._contexts:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.set_alpn_protocols(["http/1.1", "h2"])
@@ -51,7 +51,7 @@ class Authority:
         return self._contexts[host]
 
     def _identity(self, host: str) -> bytes:
-        """Return a new key and its certificate, as PEM."""
+        """Return a new private key and its certificate in PEM format."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.DNSName(host)])
         leaf = x509.BasicConstraints(ca=False, path_length=None)

@@ -1,4 +1,4 @@
-"""Translate the gRPC calls of Google's clients to REST calls. The SDK uses gRPC by default, but the server is REST."""
+"""Translation of gRPC calls to REST calls. Google's SDK uses gRPC by default, but the local Vertex serves only REST."""
 
 import functools
 import importlib
@@ -30,7 +30,10 @@ DETAILS_HEADER = "grpc-status-details-bin"  # Source: grpcio-status 1.85.3, rpc_
 
 
 class Bridge(grpc.GenericRpcHandler):
-    """A handler that translates calls to services whose Python client has a REST transport, and rejects other calls."""
+    """A gRPC handler that translates calls to REST.
+
+    The handler rejects services whose Python client doesn't support REST.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint
@@ -59,7 +62,7 @@ class Bridge(grpc.GenericRpcHandler):
 
     @functools.cache  # noqa: B019 - one bridge lives as long as the process
     def _stub(self, package: str, version: str, service: str, method: str) -> Any:
-        """Return the REST call of a method, or None if the client doesn't support the method."""
+        """Return the function that calls a method over REST. Return None if the client doesn't support the method."""
         try:
             module = importlib.import_module(f"{package}_{version}.services.{_snake(service)}")
         except ImportError:
@@ -73,7 +76,7 @@ class Bridge(grpc.GenericRpcHandler):
 
 
 def serve(endpoint: str, host: str) -> int:
-    """Serve gRPC without TLS until the process ends. Return the port."""
+    """Start a gRPC server without TLS, which runs until the process exits. Return the server's port."""
     server = grpc.server(ThreadPoolExecutor(THREADS), handlers=[Bridge(endpoint)])
     port: int = server.add_insecure_port(f"{host}:0")
     server.start()
@@ -83,7 +86,7 @@ def serve(endpoint: str, host: str) -> int:
 
 
 def _request(stub: Any, body: bytes) -> Any:
-    """Return a call's request for the REST call. Raises ApiError if the request contains unknown fields."""
+    """Convert the bytes of a gRPC request to a request for the REST call. Raises ApiError if a field is unknown."""
     kind = inspect.signature(stub.__call__).parameters["request"].annotation
     request = kind() if issubclass(kind, Message) else kind.pb(kind())
     request.ParseFromString(body)
@@ -100,7 +103,7 @@ def _request(stub: Any, body: bytes) -> Any:
 
 
 def _abort(context: grpc.ServicerContext, answer: Mapping[str, Any]) -> None:
-    """End a call with an error from the REST API, including its details."""
+    """Abort a gRPC call with an error from the REST API, including the error's details."""
     error = answer["error"]
     code = grpc.StatusCode[error["status"]]
     whole = {"code": code.value[0], "message": error["message"], "details": error.get("details", [])}
@@ -110,7 +113,7 @@ def _abort(context: grpc.ServicerContext, answer: Mapping[str, Any]) -> None:
 
 
 def _bytes(response: Any) -> bytes:
-    """Return a response as bytes. The response can be a wrapped message, a plain message or None."""
+    """Convert a response to bytes. The response can be a wrapped message, a plain message or None."""
     if response is None:
         return b""
     pb = type(response).pb(response) if hasattr(type(response), "pb") else response
@@ -118,5 +121,5 @@ def _bytes(response: Any) -> bytes:
 
 
 def _snake(name: str) -> str:
-    """Return a name in snake case, such as create_custom_job for CreateCustomJob."""
+    """Convert a name to snake case, such as CreateCustomJob to create_custom_job."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

@@ -1,10 +1,10 @@
 """The replicas' proxy, which redirects connections to Google to the local Vertex and forwards all other connections.
 
-A client connects to Google as usual. The proxy accepts the connection with a certificate that the replicas trust, and
-passes the requests to the local Vertex. A replica's tokens never leave the machine.
+A client in a replica connects to Google as usual. The proxy accepts the connection with a certificate that the replicas
+trust, and forwards the requests to the local Vertex. A replica's tokens never leave the machine.
 
-The proxy is also the metadata server, from which Google's clients read a replica's project, zone and account. Source:
-Compute Engine documentation, "About VM metadata" and "Predefined metadata keys", 2026.
+The proxy is also the metadata server, from which Google's clients read a replica's project, zone and service account.
+Source: Compute Engine documentation, "About VM metadata" and "Predefined metadata keys", 2026.
 """
 
 import asyncio
@@ -52,7 +52,10 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Wire:
-    """The proxies of this process's jobs, each with its own port. Without an endpoint, they serve only the buckets."""
+    """The proxies of this process's jobs.
+
+    Each proxy has its own port. If the endpoint is "", the proxies serve only buckets.
+    """
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
         self._environ, self._endpoint, self._buckets = context.environ, endpoint, context.state_dir.buckets
@@ -62,7 +65,7 @@ class Wire:
 
     @contextlib.contextmanager
     def of_job(self, job: Job, job_id: str, context: Context) -> Iterator[Context]:
-        """Run a job's proxy during the block. Yield the context with the variables that select the proxy."""
+        """Run a job's proxy during the block. Yield the context with environment variables that select the proxy."""
         values = _metadata(for_local(context.settings), job.spec.service_account)
         bundle = private(context.state_dir.of_replicas(job_id)) / BUNDLE
         with open(bundle, "wb", opener=private_file) as file:
@@ -88,7 +91,7 @@ class Wire:
             bundle.unlink(missing_ok=True)
 
     def _listening(self, values: Any, address: str, port: int) -> asyncio.Server:
-        """Return a server for a job's replicas. Raises OSError if the port isn't available."""
+        """Start a proxy server for a job's replicas. Raises OSError if the port isn't available."""
         starting = asyncio.start_server(functools.partial(self._serve, values), address, port)
         return asyncio.run_coroutine_threadsafe(starting, self._loop).result()
 
@@ -110,7 +113,7 @@ class Wire:
             writer.close()
 
     async def _take(self, host: str, near: Connection) -> None:
-        """Accept a TLS connection in place of this Google host."""
+        """Accept a TLS connection on behalf of a Google host."""
         reader, writer = near
         writer.write(_answer("200 Connection established"))
         await writer.drain()
@@ -120,14 +123,17 @@ class Wire:
         await self._hand_over(protocol, head, near)
 
     async def _hand_over(self, protocol: str, head: bytes, near: Connection) -> None:
-        """Pass the connection to the local Vertex, starting with the request whose head has been read."""
+        """Forward a connection to the local Vertex.
+
+        The proxy has already read `head`, the head of the first request.
+        """
         port = await asyncio.to_thread(_server, protocol, self._endpoint, self._buckets)
         far = await asyncio.open_connection(LOOPBACK, port)
         far[1].write(OBSOLETE.sub(b"", head))
         await _join(near, far)
 
     async def _tunnel(self, target: str, near: Connection) -> None:
-        """Pass the bytes to any other host, through the shell's proxy if one is set."""
+        """Forward a connection to any other host. If the shell sets a proxy, use this proxy."""
         writer = near[1]
         try:
             proxy = self._next_proxy(target)
@@ -144,7 +150,7 @@ class Wire:
         await _join(near, far)
 
     def _next_proxy(self, target: str) -> str:
-        """Return the shell's proxy for this host as HOST:PORT, or "" if no proxy is set."""
+        """Return the shell's proxy for a host as HOST:PORT. Return "" if the shell doesn't set a proxy for the host."""
         proxy = next(filter(None, map(self._environ.get, PROXIES)), "")
         exceptions = {"no": self._environ.get("no_proxy") or self._environ.get("NO_PROXY", "")}
         direct = urllib.request.proxy_bypass_environment(target, exceptions)  # type: ignore[attr-defined]
@@ -153,7 +159,7 @@ class Wire:
 
 @functools.cache
 def _server(protocol: str, endpoint: str, buckets: Path) -> int:
-    """Return the port of the server for a protocol. The first call starts the server.
+    """Return the port of the server for a protocol. The first call for a protocol starts the server.
 
     If the endpoint is "", the server serves only the buckets.
     """
@@ -167,7 +173,7 @@ def _server(protocol: str, endpoint: str, buckets: Path) -> int:
 
 @functools.cache
 def _storage(buckets: Path) -> str:
-    """Serve the buckets, reject calls to Vertex AI, and return the URL."""
+    """Start a server that serves the buckets and rejects calls to Vertex AI. Return the server's URL."""
     import uvicorn  # imported late because most runs don't need a server
 
     from vertex_launch.local.api.errors import ApiError
@@ -187,7 +193,7 @@ def _storage(buckets: Path) -> str:
 
 
 def _metadata(settings: Settings, account: str) -> dict[str, Any]:
-    """Return the metadata of replicas with this service account. The account "" means the project's default account."""
+    """Return the metadata server's values for a service account. The account "" is the project's default account."""
     number = project_number(settings.project)
     email = account or f"{number}-compute@developer.gserviceaccount.com"
     own = {"aliases": ["default"], "email": email, "scopes": [*SCOPES], "token": json.dumps(TOKEN)}
@@ -204,7 +210,10 @@ def _metadata(settings: Settings, account: str) -> dict[str, Any]:
 
 
 def _value(value: Any, path: str) -> str | None:
-    """Return the value at a path in a tree, or None. For a folder, return its keys or, with ?recursive=true, JSON."""
+    """Return the value at a path in a tree. Return None if the path doesn't exist.
+
+    For a folder, return the folder's keys. If the path ends with ?recursive=true, return the folder as JSON.
+    """
     path, _, query = path.partition("?")
     for part in filter(None, path.split("/")):
         value = value.get(part) if isinstance(value, dict) else None
@@ -215,9 +224,11 @@ def _value(value: Any, path: str) -> str | None:
 
 
 def _of_metadata(values: Any, target: str, head: bytes) -> bytes:
-    """Return the metadata server's response. It requires a header that web pages can't send."""
+    """Return the metadata server's response. A request must contain a header that web pages can't send."""
     if not FLAVOR.search(head) and target != "/":
-        return _answer("403 Forbidden", "the request has no Metadata-Flavor: Google header; send this header")
+        return _answer(
+            "403 Forbidden", "the request doesn't contain the header Metadata-Flavor: Google; send this header"
+        )
     value = _value(values, target)
     return _answer("404 Not Found", f"{target} doesn't exist") if value is None else _answer("200 OK", value)
 
@@ -232,7 +243,7 @@ def _answer(status: str, body: str = "") -> bytes:
 
 
 async def _join(near: Connection, far: Connection) -> None:
-    """Pass bytes in both directions until both sides have closed."""
+    """Forward bytes in both directions until both sides have closed the connection."""
     await asyncio.gather(_pass(near[0], far[1]), _pass(far[0], near[1]))
 
 
