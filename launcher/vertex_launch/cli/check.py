@@ -1,4 +1,4 @@
-"""The commands `check` and `schema`: check job files against the rules, and print a JSON Schema for editors."""
+"""The `check` command, which checks job files, and the `schema` command, which prints a JSON Schema for editors."""
 
 import json
 from dataclasses import KW_ONLY, asdict, dataclass, replace

@@ -1,4 +1,4 @@
-"""The command `emulate`: start the local Vertex, or simulate a failure of a replica in a running local Vertex."""
+"""The `emulate` command, which starts the local Vertex or simulates a replica failure in a running local Vertex."""
 
 import json
 import math
@@ -86,7 +86,7 @@ class EmulateOptions(LocalOptions):
 def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
     """Return the number of replicas that can run simultaneously, in total and by region.
 
-    Raises FaultError if a word isn't a valid capacity.
+    Raises FaultError if a value of `--capacity` isn't valid.
     """
     everywhere, regions = Options.capacity, dict[str, int]()
     for word in words:
@@ -101,7 +101,10 @@ def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
 
 
 def disturb(state_dir: Path, action: Action, job: str, replica: str, seconds: float) -> None:
-    """Send an action on a replica to the local Vertex in `state_dir`. Raises FaultError if the request fails."""
+    """Ask the local Vertex whose state is in `state_dir` to simulate a failure of a replica.
+
+    Raises FaultError if the request fails.
+    """
     from vertex_launch.local.api.store import endpoint_of
 
     endpoint = endpoint_of(state_dir)

@@ -1,4 +1,4 @@
-"""The commands `jobs`, `status`, `cost` and `cancel`: list jobs, show their state and cost, and stop them."""
+"""The `jobs`, `status`, `cost` and `cancel` commands, which list jobs, show a job's state and cost, and stop a job."""
 
 import json
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ class StatusOptions(SentJobOptions):
 
 
 def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each line."""
+    """Yield the name and value of each line that the `status` command prints below the headline."""
     spec = run_spec(job)
     yield kind(job).rpartition(" ")[2], job["name"]
     for index, pool in enumerate(spec.get("workerPoolSpecs", ())):

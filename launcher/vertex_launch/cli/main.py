@@ -63,7 +63,7 @@ PASSING = {"plan": "TRAINER FLAGS", "run": "TRAINER FLAGS", "image": "DOCKER OPT
 
 
 def main() -> None:
-    """Run the command line. For a user's mistake, print a message, never a traceback."""
+    """Run the command-line interface. If the user's input isn't valid, print a message without a traceback."""
     try:
         value = parsed(sys.argv[1:] or ["--help"])
         if value is not None:
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def parsed(words: Sequence[str]) -> Any:
-    """Return the command with its options, or None if help was printed."""
+    """Return the command with its options. If help was printed, return None."""
     end = words.index("--") if words[0] in PASSING and "--" in words else len(words)
     try:
         command, bound, to_give = app().parse_args(words[:end], print_error=False, exit_on_error=False)
@@ -102,7 +102,7 @@ def parsed(words: Sequence[str]) -> Any:
 
 
 def app() -> App:
-    """Return the program, whose commands are the classes above."""
+    """Return the command-line application with all commands in COMMANDS."""
     plain = Parameter(negative=(), show_default=lambda value: str(value) if value else None)
     made = App(
         program.NAME, __doc__, help_flags="--help", version_flags=(), help_format="plaintext", default_parameter=plain

@@ -1,4 +1,4 @@
-"""The commands `model` and `tensorboard`: read the files that a job wrote to its bucket."""
+"""The `model` and `tensorboard` commands, which read the files that a job wrote to its bucket."""
 
 import contextlib
 import subprocess

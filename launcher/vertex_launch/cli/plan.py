@@ -1,4 +1,4 @@
-"""The command `plan`: print a job's plan as tables or JSON, draw it as a chart, or apply it to the job file."""
+"""The `plan` command, which prints a job's plan, draws a chart, or writes the planned reducers to the job file."""
 
 import json
 import math
@@ -84,7 +84,7 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
-    """Return the errors of contradictory options, each with a value that is true if the error is present."""
+    """Return the errors that contradictory options can cause. The value of an error is true if the error occurred."""
     count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
@@ -101,7 +101,7 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
 
 
 def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Needs:
-    """Plan a job. Memory and time are missing if the trainer can't be described or a machine is unknown."""
+    """Plan a job. If the trainer can't be described or a machine is unknown, the plan excludes memory and time."""
     work, missing = None, ""
     if wanted.gradient_bytes is None:
         try:
@@ -141,7 +141,7 @@ def _draw(plan: Needs, path: Path) -> None:
 
 
 def _missing(plan: Needs) -> str:
-    """Return the missing fact that the chart requires, and how to provide it."""
+    """Return a message about the missing value that the chart requires, and how to provide this value."""
     if not isinstance(plan, Plan):
         return f"the size of the gradients: {plan.missing}"
     if pools.differ(plan.rows):

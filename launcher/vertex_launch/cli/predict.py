@@ -1,4 +1,4 @@
-"""The command `predict`: request predictions from an exported model, as Vertex AI would."""
+"""The `predict` command, which serves an exported model locally, like Vertex AI, and requests predictions from it."""
 
 import json
 import os
@@ -54,7 +54,10 @@ class PredictOptions:
 
 
 def program_of(command: str) -> tuple[str, ...]:
-    """Return the words of --command, or the project's own server. Raises FaultError if both are missing."""
+    """Return the serving command: the value of --command, or the command of the project's own server.
+
+    Raises FaultError if --command is empty and the project doesn't contain a server.
+    """
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
@@ -65,7 +68,10 @@ def program_of(command: str) -> tuple[str, ...]:
 
 
 def request_of(path: Path) -> dict[str, Any]:
-    """Return the request in a file: {"instances": [...]} or only the list. Raises FaultError for other content."""
+    """Return the prediction request in a file that contains {"instances": [...]} or only the list of instances.
+
+    Raises FaultError if the file can't be read or contains anything else.
+    """
     try:
         content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
         json.dumps(content, allow_nan=False)  # Python accepts NaN, but other programs don't

@@ -1,4 +1,4 @@
-"""The command `run`: run a job file in the local Vertex, without starting the service."""
+"""The `run` command, which runs a job file in the local Vertex without starting the service."""
 
 import os
 import shlex
@@ -82,7 +82,7 @@ class RunOptions(LocalOptions):
 
 
 def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
-    """Raise FaultError if the trainer would reject flags after `--`, before any file is deleted."""
+    """Raise FaultError if the trainer would reject flags after `--`. This check runs before any file is deleted."""
     project = training.project(Path(), date.today())
     before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
     in_file = {finding.sentence for finding in before}
@@ -91,19 +91,25 @@ def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
 
 
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
-    """Return the flags that each trial sets again to its own values; the later value takes effect."""
+    """Return the flags that are also parameters of the tuning job.
+
+    Each trial sets these flags again to the trial's own values, and the later value takes effect.
+    """
     parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
     names = [word.partition("=")[0] for word in flags if word.startswith("--")]
     return [name for name in names if _field(name) in parameters]
 
 
 def _field(flag: str) -> str:
-    """Return `learning_rate` for --learning-rate; the trainer accepts - and _ in flags."""
+    """Return the field name of a flag, such as `learning_rate` for --learning-rate.
+
+    The trainer accepts both hyphens and underscores in flags.
+    """
     return flag.removeprefix("--").replace("-", "_")
 
 
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
-    """Run a tuning job with `job` as each trial, print its trials, and return whether it succeeded."""
+    """Run a tuning job whose trials run `job`, print the trials, and return whether the tuning job succeeded."""
     from vertex_launch.local import local_search  # this module imports the whole service
 
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
@@ -125,7 +131,10 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
 
 
 def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return a message with the command that continues an interrupted run, and whether the run resumes."""
+    """Return a message with the command that continues an interrupted run.
+
+    The message states whether the run resumes from a checkpoint.
+    """
     same = command(argv, environ)
     folder = output_folder(job, state_dir)
     if folder is None:
@@ -136,7 +145,7 @@ def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return this process's command, quoted for a shell, without --fresh so that the run resumes."""
+    """Return the command line of this process, quoted for a shell. Exclude --fresh, so that the run resumes."""
     arguments = argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [word for word in arguments[:end] if word != FRESH]
@@ -148,7 +157,7 @@ def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _shortest(file: Path, environ: Mapping[str, str]) -> str:
-    """Return the shortest name by which the user's shell finds a program."""
+    """Return the shortest name with which the user's shell finds a program."""
     for name in ("python", file.name):
         if shutil.which(name, path=environ.get("PATH", "")) == str(file):
             return name

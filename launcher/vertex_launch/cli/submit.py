@@ -1,4 +1,4 @@
-"""The command `submit`: show the request, ask for confirmation, and send the job to Vertex AI."""
+"""The `submit` command, which shows a job, asks for confirmation, and submits the job to Vertex AI."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}")
 
     def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
-        """Yield each job with the settings of each region, in the order in which they are tried."""
+        """Yield each combination of a job and a region's settings, in the order in which the combinations are tried."""
         settings, _ = self.where()
         origins = {**settings.origins, "region": "--regions"}
         names = [name for name in map(str.strip, self.regions.split(",")) if name]
@@ -92,7 +92,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             yield from zip(approved(path, *regions), regions, strict=True)
 
     def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
-        """Print the job's request for another client. Raises FaultError if there are several requests."""
+        """Print the job's request for gcloud, curl or Python. Raises FaultError if there are several requests."""
         if len(places) > 1:
             raise FaultError("--print: only one request can be printed; leave out --or, and specify one region")
         ((job, settings),) = places
@@ -103,7 +103,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
 
 @dataclass(frozen=True)
 class Offer:
-    """A job in one region, as it would be sent."""
+    """A job that can be submitted to one region: the API request, and the result of the checks."""
 
     job: Job | TuningJob
     service: Service  # of the region
@@ -115,7 +115,7 @@ class Offer:
 
 
 def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mapping[str, str], revision: str) -> Offer:
-    """Return a job as it would be sent, and print its summary, its labels and its findings."""
+    """Return a job as an offer that can be submitted. Print the job's summary, labels and findings."""
     there = replace(service, settings=settings)
     checks = preflight.look(job, there, revision)
     request = cloud.request(job, settings, own, checks.images)
@@ -134,9 +134,10 @@ def question(offers: Sequence[Offer], wait: float | None) -> str:
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
-    """Submit the jobs one by one until a job starts, and return the service and the name of that job.
+    """Submit the jobs one by one until a job starts, and return the service and the name of the started job.
 
-    Two jobs never exist at the same time. If none of the jobs starts, exit. On Ctrl-C, the submitted job continues.
+    A job that doesn't start is canceled before the next job is submitted. If none of the jobs starts, exit. If the
+    user presses Ctrl-C, the submitted job continues.
     """
     for one in offers:
         if len(offers) > 1:
@@ -156,7 +157,7 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
 
 
 def starts(one: Offer, name: str, wait: float) -> bool:
-    """Return whether a sent job starts in time. If it doesn't, cancel it and print its state."""
+    """Return whether a submitted job starts in time. If the job doesn't start, cancel the job and print its state."""
     service = one.service
     try:
         job = jobs.wait(service, name, lambda job: state(job) not in jobs.WAITING, wait)
@@ -176,7 +177,10 @@ def starts(one: Offer, name: str, wait: float) -> bool:
 
 
 def send(request: cloud.Request, service: Service) -> str:
-    """Return the name of the created job. If no response arrives, print the outcome of the request."""
+    """Submit a request, and return the name of the created job.
+
+    If the response is lost, print whether the job was created.
+    """
 
     def outcome() -> str:
         return cloud.whereabouts(request, service, lambda name: detached(service, name))

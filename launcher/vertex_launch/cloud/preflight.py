@@ -1,4 +1,4 @@
-"""Checks a job before it is sent: its images, quotas, bucket and output folder, and jobs that share this folder."""
+"""Checks a job's images, quotas, bucket and output folder before the job is submitted."""
 
 import contextlib
 import hashlib
@@ -53,7 +53,10 @@ class Image:
 
 @dataclass(frozen=True)
 class Preflight:
-    """The result of the checks. `folder` describes the content of the output folder ("" if unknown)."""
+    """The result of the checks before a job is submitted.
+
+    `folder` describes the contents of the output folder. If the contents are unknown, `folder` is "".
+    """
 
     folder: str = ""
     findings: tuple[Finding, ...] = ()
@@ -61,7 +64,7 @@ class Preflight:
 
 
 def look(job: Job | TuningJob, service: Service, revision: str = "") -> Preflight:
-    """Run the checks before a job is sent. `revision` is that of the local code ("" if unknown)."""
+    """Run the checks before a job is submitted. `revision` is the revision of the local code, or "" if unknown."""
     folder, findings, images = "", list[Finding](), list[Image]()
     if not service.endpoint:  # the local Vertex has no images or quotas
         images, findings = _images(trial(job), service, revision)
@@ -94,7 +97,7 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
 
 
 def _content(objects: Objects, prefix: str) -> str:
-    """Describe the content of a folder for the summary. The folder's name may contain glob characters."""
+    """Describe the contents of a folder for the summary. The folder's name may contain glob characters."""
     items = objects(prefix=f"{prefix}checkpoints/step-", matchGlob="**/committed.json")
     if steps := [int(match[1]) for item in items if (match := STEP.search(item["name"]))]:
         return f"resumes at step {max(steps)}"
@@ -102,7 +105,7 @@ def _content(objects: Objects, prefix: str) -> str:
 
 
 def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], list[Finding]]:
-    """Look up the images, because the service reports a missing image only after the machines start."""
+    """Look up a job's images. Without this check, the service reports a missing image only after machines start."""
     images, findings = list[Image](), list[Finding]()
     for pool, name in containers.images(job):
         place = containers.image_at(pool)
@@ -121,9 +124,10 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
 
 
 def _image(name: str, service: Service) -> Image | None:
-    """Return the image that a name currently refers to, or None if it isn't in a user's Artifact Registry repository.
+    """Return the image that a name currently refers to.
 
-    Raises NotFound if the image doesn't exist, and another GoogleAPICallError or NoAnswerError if it can't be read.
+    If the image isn't in a user's Artifact Registry repository, return None. Raises NotFound if the image doesn't
+    exist. Raises a different GoogleAPICallError, or NoAnswerError, if the image can't be read.
     Source: OCI Distribution Specification 1.1, "Pulling manifests". The registry accepts Google access tokens.
     """
     parts = ADDRESS.fullmatch(name)
@@ -141,7 +145,10 @@ def _image(name: str, service: Service) -> Image | None:
 
 
 def _labels(document: bytes, repository: str, service: Service) -> Resource:
-    """Return the labels of an image, or of the amd64 image in an index. Raises TypeError or ValueError otherwise."""
+    """Return the labels of an image. If `document` is an image index, return the labels of its amd64 image.
+
+    Raises TypeError or ValueError if a document isn't valid.
+    """
     manifest = dict(json.loads(document))
     for entry in manifest.get("manifests", ()):
         if entry.get("platform", {}).get("architecture") == "amd64":
@@ -153,7 +160,7 @@ def _labels(document: bytes, repository: str, service: Service) -> Resource:
 
 
 def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findings:
-    """Yield a warning if the image contains other code than this folder, or if its NCCL can't use the reducers."""
+    """Yield a warning if the image contains different code from this folder, or if its NCCL can't use reducers."""
     built = image.revision.removesuffix("-dirty")
     if revision and built not in ("", revision):
         fault = f"the image was built from revision {built}, but this folder is at {revision}"
@@ -164,7 +171,7 @@ def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findi
 
 
 def _shortages(job: Job | TuningJob, service: Service) -> Findings:
-    """Yield a warning for each quota that is smaller than the job's need, if the quotas can be read."""
+    """Yield a warning for each quota that is too small for the job. If the quotas can't be read, yield nothing."""
     settings = service.settings
     with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself reports a missing quota
         for quota, limit in pools.limits(pools.needed(job, settings), service.quotas(), settings.region):
@@ -185,7 +192,10 @@ def _earlier(job: Job | TuningJob, folder: str, objects: Objects, prefix: str) -
 
 
 def _elsewhere(bucket: str, service: Service) -> Findings:
-    """Yield a warning if the bucket is in another region. A multi-region bucket may be near enough."""
+    """Yield a warning if the bucket is in a different region from the machines.
+
+    A multi-region bucket doesn't cause a warning, because the bucket may be near the machines.
+    """
     described: Resource = {}
     region = service.settings.region
     with contextlib.suppress(Forbidden, NotFound):  # many users can write objects but can't read the bucket itself
@@ -197,9 +207,10 @@ def _elsewhere(bucket: str, service: Service) -> Findings:
 
 
 def _leased(bucket: str, prefix: str, service: Service) -> Findings:
-    """Yield a warning if a job, even from another project or machine, holds the folder's lease.
+    """Yield a warning if a job holds the lease of the output folder, even a job from another project or machine.
 
-    The lease's age compares the bucket's clock with this machine's clock, so this is only a warning.
+    The finding is only a warning, because the clocks of the bucket and of this machine may differ, and the age of the
+    lease depends on both clocks.
     """
     items = service.objects(bucket, prefix=f"{prefix}{lease.FOLDER}")
     times = {str(item["name"]): datetime.fromisoformat(item["updated"]) for item in items}
@@ -213,7 +224,7 @@ def _leased(bucket: str, prefix: str, service: Service) -> Findings:
 
 
 def _taken(address: str, service: Service) -> Findings:
-    """Yield a finding if another job writes to the folder, because both jobs would overwrite each other's files."""
+    """Yield a finding if another job writes to the output folder. Both jobs would overwrite each other's files."""
     try:
         writers = [job for job in jobs.unfinished(service) if output_folder(job) == address]
     except Forbidden as error:

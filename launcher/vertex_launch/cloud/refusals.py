@@ -1,4 +1,4 @@
-"""Converts errors from Google Cloud into messages for the user: the service's message, and a fix."""
+"""Converts errors from Google Cloud into messages that contain the service's message and a fix."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ class CloudError(FaultError):
 
 @contextlib.contextmanager
 def google_errors(settings: Settings) -> Iterator[None]:
-    """Raise a CloudError with a message for the user, instead of the errors of Google's clients."""
+    """Convert errors of Google's client libraries in the `with` block into a CloudError with a message for the user."""
     try:
         yield
     except (GoogleAPIError, GoogleAuthError) as error:
@@ -54,7 +54,10 @@ def google_errors(settings: Settings) -> Iterator[None]:
 
 
 def message_of(error: Exception) -> str:
-    """Return the error code and the service's message, without the URL: `403 Permission ... denied on resource ...`."""
+    """Return the error code and the service's message, excluding the URL.
+
+    Example: `403 Permission ... denied on resource ...`.
+    """
     if not isinstance(error, GoogleAPICallError):
         return str(error).partition("\n")[0].rstrip(".")
     words = re.sub(r"^(GET|POST|PATCH|DELETE) \S+: ", "", str(error.message)).strip().rstrip(".")
@@ -88,7 +91,7 @@ def _reach(text: str, settings: Settings) -> str:
 
 
 def _right(text: str, settings: Settings) -> str:
-    """Return the missing role or setting, with the gcloud command that adds it."""
+    """Return a message about the missing role or setting, with the gcloud command that adds the role or setting."""
     project = settings.project or "PROJECT"
     if BILLING.search(text):
         return f"link a billing account: gcloud billing projects link {project} --billing-account=ACCOUNT"
@@ -108,7 +111,10 @@ def _right(text: str, settings: Settings) -> str:
 
 
 def _grant(role: str, text: str, settings: Settings) -> str:
-    """Return the command that grants a role: a Cloud Storage role on the bucket, other roles on the project."""
+    """Return the gcloud command that grants a role.
+
+    The command grants Cloud Storage roles on the bucket, and all other roles on the project.
+    """
     on = f"projects add-iam-policy-binding {settings.project or 'PROJECT'}"
     if role.startswith("roles/storage."):
         named = BUCKET.search(text)
@@ -117,7 +123,7 @@ def _grant(role: str, text: str, settings: Settings) -> str:
 
 
 def _quota(text: str, settings: Settings) -> str:
-    """Return how to view the quota in the message, and how to request more."""
+    """Return a message with the commands that show the exhausted quota and request an increase."""
     metric = METRIC.search(text)
     if not metric:
         return "too many requests were sent: try again in a minute"

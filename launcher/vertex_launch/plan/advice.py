@@ -31,7 +31,7 @@ class Training:
 
     @property
     def pools(self) -> tuple[Row, ...]:
-        """The rows of pools 0 and 1."""
+        """The rows of pools 0 and 1, which train the model."""
         return pools.training(self.rows)
 
     @property
@@ -40,18 +40,21 @@ class Training:
 
     @property
     def usd(self) -> float | None:
-        """The price of the machines in USD per hour, without the reducers."""
+        """The price of the machines in USD per hour, excluding the reducers."""
         price = pools.price(self.pools)
         return price.usd if price else None
 
     def least_compute(self, communication: float) -> float:
-        """Return the compute time per step, in seconds, above which the machines are faster than one machine."""
+        """Return the compute time per step, in seconds, above which all machines are faster than a single machine."""
         return communication / (pools.scale(self.pools) * SAME - (1 - OVERLAP))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A decision for or against reducers. If the decision depends on unknown figures, `pays` is None."""
+    """A decision for or against reducers.
+
+    If the decision depends on unknown figures or on the value of the saved time, `pays` is None.
+    """
 
     pays: bool | None
     text: str
@@ -60,14 +63,17 @@ class Verdict:
 
 
 def verdict(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
-    """Return the first reason against a set of reducers, or, without such a reason, their gain and their cost."""
+    """Return a verdict with the first reason against a set of reducers.
+
+    If there is no such reason, return a verdict with the gain and the cost of the reducers.
+    """
     for reason in chain(_reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce)):
         return Verdict(False, f"No: {reason}.")
     return _weighed(training, sizing, all_reduce)
 
 
 def are_idle(training: Training) -> bool:
-    """Return whether NCCL would bypass any reducers, so that they only increase the price."""
+    """Return whether NCCL would bypass reducers. In this case, reducers would only increase the price."""
     rows, of_image = training.pools, "idle" in training.image_says
     passed_by = any(not row.gpus or reducers.bypassed(row.machine_type, row.gpus) for row in rows)
     return passed_by or of_image or training.machines.fabric_gbps is not None
@@ -130,7 +136,7 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
 
 
 def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
-    """Return the verdict on reducers that are faster than a ring, from their gain and their price."""
+    """Return the verdict on reducers that are faster than a ring, based on the reducers' gain and price."""
     ring, reduced = all_reduce.ring.seconds, all_reduce.reducers.seconds
     gain = f"{sizing} shorten the all-reduce from {seconds(ring)} to {seconds(reduced)}"
     prices = None if training.usd is None or sizing.usd is None else (training.usd, sizing.usd)

@@ -1,4 +1,4 @@
-"""Writes the planned reducers to the job file. Two values change, and every other byte stays."""
+"""Writes the planned reducers to the job file. Only the reducers' count and machine type change."""
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
@@ -11,7 +11,10 @@ POOL = f"workerPoolSpecs[{REDUCERS}]"
 
 
 def apply(job: Job, sizing: Sizing) -> None:
-    """Set the count and machine type of the job's reducers. Raises FaultError if the file doesn't set them."""
+    """Set the count and machine type of the reducers in the job file.
+
+    Raises FaultError if the job file doesn't already set both values.
+    """
     with of_file(job.path):
         text = _applied(job, sizing)
     new = job.path.with_name(f".{job.path.name}.new")
@@ -20,7 +23,7 @@ def apply(job: Job, sizing: Sizing) -> None:
 
 
 def _applied(job: Job, sizing: Sizing) -> str:
-    """Return the file's text with these reducers."""
+    """Return the text of the job file with the planned reducers."""
     if not job.reducers:
         machine = f"machineSpec: {{machineType: {sizing.machine_type}}}, replicaCount: {sizing.count}"
         cure = f"add {machine}, and a containerSpec with the reduction server's imageUri"
@@ -37,7 +40,7 @@ def _applied(job: Job, sizing: Sizing) -> str:
 
 
 def _edited(text: str, values: dict[str, str]) -> str:
-    """Return the text with new values for the reducers. The parser's marks locate the current values."""
+    """Return the text with new values for the reducers. The YAML parser's marks locate the current values."""
     document, places = strict_yaml.from_yaml(text), []
     for key, value in values.items():
         scalar = strict_yaml.at(document, f"{POOL}.{key}")
