@@ -103,14 +103,14 @@ def first(findings: Iterable[Finding]) -> Findings:
         yield from surplus
     elif surplus:
         least = "at least " if SHOWN + len(surplus) == COUNTED else ""
-        yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="fix those above first")
+        yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="fix the findings above first")
 
 
 def not_installed(library: str, place: str) -> Findings:
     """Yield a finding if an optional library isn't installed."""
     if not importlib.util.find_spec(library):
-        fault = f"needs {library}, which isn't installed"
-        yield Finding(place, fault, f"pip install 'vertex-launch[{EXTRAS[library]}]'")
+        fault = f"{library} is required, but it isn't installed"
+        yield Finding(place, fault, f"run: pip install 'vertex-launch[{EXTRAS[library]}]'")
 
 
 def read_text(path: Path) -> str:
@@ -120,15 +120,15 @@ def read_text(path: Path) -> str:
             data = file.read(FILE_LIMIT + 1)
         if len(data) <= FILE_LIMIT:
             return data.decode()
-        problem = ("is larger than 1 MiB", "check that this is the right file")
+        problem = ("the file is larger than 1 MiB", "check that this is the right file")
     except FileNotFoundError:
-        problem = ("there is no such file", _other_name(path))
+        problem = ("the file doesn't exist", _other_name(path))
     except IsADirectoryError:
-        problem = ("is a folder", "specify a file in it")
+        problem = ("this path is a folder", "specify a file in this folder")
     except OSError as fault:
-        problem = (f"can't be read ({fault.strerror})", "check its permissions")
+        problem = (f"the file can't be read ({fault.strerror})", "check the file's permissions")
     except UnicodeDecodeError as fault:
-        problem = (f"byte {fault.start} is not UTF-8 text", "save the file as UTF-8")
+        problem = (f"byte {fault.start} isn't valid UTF-8", "save the file as UTF-8")
     raise FaultError(Finding("", *problem), file=path)
 
 

@@ -126,7 +126,7 @@ def _table(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
-        raise FaultError(f'{path}: is not valid TOML: {error}; write lines such as bucket = "name"') from None
+        raise FaultError(f'{path}: the file is not valid TOML: {error}; use lines such as bucket = "name"') from None
 
 
 def _sources(key: str, flags: Texts, environ: Texts, file: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -155,13 +155,13 @@ def _findings(toml: Mapping[str, Any]) -> Findings:
         elif key == "bucket" and value.startswith("gs://"):
             yield Finding(key, "starts with gs://", "write only the bucket name")
         elif key in FOLDERS and not NAME.fullmatch(value):
-            yield Finding(key, f"{json.dumps(value)} isn't a {key} name", "use letters, digits, - and _, and no /")
+            yield Finding(key, f"{json.dumps(value)} isn't a {key} name", "use only letters, digits, - and _")
 
 
 def _of_table(key: str, value: Any) -> Findings:
     table = TABLES[key]
     if not isinstance(value, dict):
-        cure = f"write [{key}] and, under it, {table.line.format(table.names)}"
+        cure = f"write [{key}], followed by lines such as {table.line.format(table.names)}"
         yield Finding(key, f"must be a table, not {_kind(value)}", cure)
         return
     for name, inner in value.items():
@@ -186,7 +186,7 @@ def _of_table(key: str, value: Any) -> Findings:
 def _of_variable(name: str) -> Findings:
     if not VARIABLE.fullmatch(name):
         fault = f'"{name}" is not a valid variable name'
-        yield Finding("env", fault, "use letters, digits and _, and start with a letter or _")
+        yield Finding("env", fault, "use only letters, digits and _, and start the name with a letter or _")
     elif CONTRACT.fullmatch(name):
         yield Finding("env", f"only the service can set {name}", "remove it")
 
@@ -201,7 +201,7 @@ def _of_price(name: str) -> Findings:
         yield Finding("prices", f'"{name}" is not a known machine type or GPU', cure)
     elif name in accelerators and all(machine.needs_gpus for machine in with_it):
         example = f", such as {with_it[0].name}" if with_it else ""
-        cure = f"set the price of the machine types that include it{example}"
+        cure = f"set the price of a machine type that includes this GPU{example}"
         yield Finding("prices", f'"{name}" is not billed separately', cure)
 
 

@@ -16,7 +16,7 @@ from vertex_launch.cloud.service import PAGE_SIZE, Service, connect, require_loc
 from vertex_launch.job.job_resource import Resource
 from vertex_launch.settings import Settings, for_local, require
 
-MEANING = "The job's number, name or job file. A name or a job file selects the newest job with that name"
+MEANING = "The job's ID, name or job file. A name or a job file selects the newest job with that name"
 BRIEF_SECONDS = 3.0  # request timeout for shell completion
 
 
@@ -60,7 +60,7 @@ class CloudOptions(ProjectOptions):
 
 @dataclass(frozen=True)
 class SentJobOptions(CloudOptions):
-    job: Annotated[str | None, Parameter(help=f"{MEANING}. Default: the newest job.", completer=sent_jobs)] = None
+    job: Annotated[str | None, Parameter(help=f"{MEANING}. The default is the newest job.", completer=sent_jobs)] = None
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:

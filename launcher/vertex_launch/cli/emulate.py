@@ -27,7 +27,7 @@ DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a pro
 Action = Literal["preempt", "kill", "freeze", "late"]
 ACTIONS = """
 - preempt simulates the loss of a SPOT machine: SIGTERM, the grace period, SIGKILL, and a restart of the job.
-- kill stops a replica immediately, as if it ran out of memory.
+- kill stops a replica immediately, as if the replica had run out of memory.
 - freeze pauses a replica for SECONDS, like a hung machine.
 - late delays a replica's next start by SECONDS, as if machines were scarce."""
 HOW = Group("Machine behavior")
@@ -40,9 +40,11 @@ def _seconds(meaning: str) -> Parameter:
 @dataclass(frozen=True)
 class EmulateOptions(LocalOptions):
     action: Annotated[Action | None, Parameter(help=ACTIONS, show_choices=False)] = None
-    job: Annotated[str, Parameter(help="The custom job's ID, the last part of its resource name.")] = ""
+    job: Annotated[str, Parameter(help="The ID of the custom job, from the end of its resource name.")] = ""
     replica: Annotated[str, Parameter(help="The replica, such as workerpool1-0.")] = ""
-    seconds: Annotated[float | None, Parameter(validator=Number(gte=0), help="The duration of freeze or late.")] = None
+    seconds: Annotated[
+        float | None, Parameter(validator=Number(gte=0), help="The duration of a freeze or a delay.")
+    ] = None
     _: KW_ONLY
     port: Annotated[Port, Parameter(metavar="N", help="Port on 127.0.0.1; 0 selects a free port.")] = 8911
     capacity: Annotated[

@@ -45,8 +45,10 @@ Wanted = Callable[[Line], object]
 @dataclass(frozen=True, kw_only=True)
 class LogsOptions(SentJobOptions):
     follow: Annotated[bool, Parameter(alias="-f", help="Follow the log until the job ends.")] = False
-    since: Annotated[str, Parameter(metavar="TIME", help="Start at 10m, 2h or 1d ago, or at a date and time.")] = ""
-    replica: Annotated[str, Parameter(metavar="NAME", help="Print only this replica, such as workerpool0-0.")] = ""
+    since: Annotated[str, Parameter(metavar="TIME", help="Start 10m, 2h or 1d ago, or at a date and time.")] = ""
+    replica: Annotated[
+        str, Parameter(metavar="NAME", help="Print only the lines of this replica, such as workerpool0-0.")
+    ] = ""
     grep: Annotated[
         str, Parameter(metavar="PATTERN", allow_leading_hyphen=True, help="Print only lines that match PATTERN.")
     ] = ""
@@ -76,7 +78,9 @@ def known_replica(name: str, job: Resource) -> None:
     pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
     names = [f"workerpool{pool}-{index}" for pool, spec in pools for index in range(int(spec.get("replicaCount", 0)))]
     if name and names and name not in names:
-        raise FaultError(f"--replica {name}: the job has no such replica; {did_you_mean(name, names[:MOST_SHOWN])}")
+        raise FaultError(
+            f"--replica {name}: the job doesn't have this replica; {did_you_mean(name, names[:MOST_SHOWN])}"
+        )
 
 
 def pattern(text: str) -> re.Pattern[str]:

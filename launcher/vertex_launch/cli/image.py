@@ -36,15 +36,19 @@ from vertex_launch.rules.containers import OF_REDUCERS
 from vertex_launch.settings import require
 
 KINDS = ("cpu", "push", "cloud")
-HELP = "cpu, push, cloud, or options of docker build, each as one word. Put other options after a lone --."
-NO_ENGINE = "neither docker nor podman is installed on this machine; to build with Cloud Build, add the word cloud"
+HELP = (
+    "cpu, push, cloud, or docker build options without spaces, such as --no-cache. Put other options after a lone --."
+)
+NO_ENGINE = "neither docker nor podman is installed on this machine; to build with Cloud Build, add the argument cloud"
 NO_KIND = "{} isn't cpu, push or cloud; put options of docker build after a lone --, as in -- --build-arg A=1"
 
 REQUIREMENTS = Path("requirements")
 # The image's platform, and the oldest Python of projects. The same versions work with Ubuntu's newer Python.
 TARGET = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_28")
 HOW = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match")
-NO_UV = "uv, which resolves the versions, isn't installed in this Python; install it: {} -m pip install uv"
+NO_UV = (
+    "uv, which resolves package versions, isn't installed in this Python environment; install it: {} -m pip install uv"
+)
 
 DIST = Path("dist")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
@@ -119,7 +123,7 @@ class LockOptions:
     _: KW_ONLY
     passed: Passed = ()
     custom_compile_command: Annotated[
-        str, Parameter(metavar="COMMAND", help="The command that the headers of the lock files show.")
+        str, Parameter(metavar="COMMAND", help="The command to show in the headers of the lock files.")
     ] = f"{program.SCRIPT} lock"
 
     def act(self) -> None:
@@ -218,4 +222,6 @@ def _name(path: Path) -> str:
     try:
         return str(tomllib.loads(read_text(path))["project"]["name"])
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise FaultError(f"{path}: doesn't describe a package ({error}); add a table [project] with a name") from None
+        raise FaultError(
+            f"{path}: the file doesn't describe a package ({error}); add a table [project] with a name"
+        ) from None

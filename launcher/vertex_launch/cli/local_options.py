@@ -21,13 +21,13 @@ class LocalOptions(SettingsOptions):
     state_dir: StateFolder = field(default_factory=lambda: state_dir().folder)
     pass_env: Annotated[
         list[str] | None,
-        Parameter(metavar="NAME", help="Pass this shell's variable NAME to replicas; can be repeated."),
+        Parameter(metavar="NAME", help="Pass this shell's variable NAME to replicas. Can be repeated."),
     ] = None
-    retry_user_errors: Annotated[bool, Parameter(help="Also restart after exit code 1, 2, 126 or 127.")] = False
+    retry_user_errors: Annotated[bool, Parameter(help="Also restart a job after exit code 1, 2, 126 or 127.")] = False
 
     fault: Annotated[
         list[str] | None,
-        Parameter(metavar="R:F@M", help="Simulate a fault, such as workerpool1-0:kill@step=20; can be repeated."),
+        Parameter(metavar="R:F@M", help="Simulate a fault, such as workerpool1-0:kill@step=20. Can be repeated."),
     ] = None
 
     def context(self, options: Options) -> Context:

@@ -24,17 +24,19 @@ class PredictOptions:
     model: Annotated[Path, Parameter(help="The folder of an exported model.")]
     sample: Annotated[
         Path | None,
-        Parameter(allow_leading_hyphen=True, help='A JSON file such as {"instances": [...]}; - reads standard input.'),
+        Parameter(
+            allow_leading_hyphen=True, help='A JSON file such as {"instances": [...]}. To read standard input, use -.'
+        ),
     ] = None
     _: KW_ONLY
-    serve: Annotated[bool, Parameter(help="Keep serving until Ctrl-C.")] = False
-    command: Annotated[str, Parameter(help="The serving command, instead of python -m trainer.serving.")] = ""
+    serve: Annotated[bool, Parameter(help="Keep serving until you press Ctrl-C.")] = False
+    command: Annotated[str, Parameter(help="The serving command. The default is python -m trainer.serving.")] = ""
 
     def act(self) -> None:
         if not (self.sample or self.serve):
             raise FaultError("the request is missing; specify a file with instances, or add --serve")
         if not self.model.is_dir():
-            raise FaultError(f"{self.model}: the folder doesn't exist; download a model with the command `model`")
+            raise FaultError(f"{self.model}: the folder doesn't exist; download a model with the `model` command")
         request = request_of(self.sample) if self.sample else None
         command, code = program_of(self.command), 130
         try:
@@ -76,10 +78,10 @@ def request_of(path: Path) -> dict[str, Any]:
         content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
         json.dumps(content, allow_nan=False)  # Python accepts NaN, but other programs don't
     except OSError as error:
-        raise FaultError(f"{path}: can't be read ({error.strerror}); specify a file with instances") from None
+        raise FaultError(f"{path}: the file can't be read ({error.strerror}); specify a file with instances") from None
     except (ValueError, RecursionError) as error:
-        raise FaultError(f'{path}: is not valid JSON ({error}); write {{"instances": [...]}}') from None
+        raise FaultError(f'{path}: the file is not valid JSON ({error}); write {{"instances": [...]}}') from None
     request = {"instances": content} if isinstance(content, list) else content
     if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
-        raise FaultError(f'{path}: contains no instances; write {{"instances": [...]}}')
+        raise FaultError(f'{path}: the file contains no instances; write {{"instances": [...]}}')
     return request

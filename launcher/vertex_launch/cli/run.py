@@ -45,10 +45,10 @@ class RunOptions(LocalOptions):
         int | None, Parameter(validator=Number(gte=1), help="Maximum number of replicas that train.")
     ] = None
     fresh: Annotated[
-        bool, Parameter(FRESH, help="Empty the job's output folder first, and discard a tuning job's trials.")
+        bool, Parameter(FRESH, help="First empty the job's output folder, and discard a tuning job's trials.")
     ] = False
     containers: Annotated[bool, Parameter(help="Run the container images with Docker or Podman.")] = False
-    restarts: Annotated[bool, Parameter(help="Restart after a failure, as the service does.")] = False
+    restarts: Annotated[bool, Parameter(help="Restart the job after a failure, like the service.")] = False
 
     def act(self) -> None:
         client = containers.client() if self.containers else ""
@@ -62,11 +62,16 @@ class RunOptions(LocalOptions):
         if flags:
             refuse_unknown_flags(whole, job, context.settings)
         if job.spec.enable_web_access:
-            notice = f"enableWebAccess: `run` provides no shells in replicas; to get shells, use {program.NAME} emulate"
+            notice = (
+                f"enableWebAccess: `run` doesn't provide shells in replicas; for shells, use {program.NAME} emulate"
+            )
             complain(notice, style="yellow")
         if isinstance(loaded, TuningJob):
             for flag in tried(flags, loaded.spec.study_spec):
-                complain(f"after --: the tuning job sets {flag}, so each trial uses its own value", style="yellow")
+                complain(
+                    f"after --: the tuning job sets {flag}, so each trial replaces your value with its own value",
+                    style="yellow",
+                )
             raise SystemExit(0 if search(loaded, job, context, self.fresh) else 1)
         if self.retry_user_errors and not self.restarts:
             raise FaultError("--retry-user-errors has no effect without --restarts; add --restarts")
@@ -138,9 +143,9 @@ def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[
     same = command(argv, environ)
     folder = output_folder(job, state_dir)
     if folder is None:
-        return f"the job sets no output folder, so it restarts from the first step with: {same}"
+        return f"the job doesn't set an output folder, so it can't resume; start from the first step with: {same}"
     if all(path.name == "lease" for path in (folder / "checkpoints").glob("*")):
-        return f"no checkpoint exists yet; start again with: {same}"
+        return f"no checkpoint exists yet; start the job again with: {same}"
     return f"resume with: {same}"
 
 

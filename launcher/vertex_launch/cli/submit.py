@@ -36,29 +36,29 @@ class SubmitOptions(CloudOptions, SettingsOptions):
     _: KW_ONLY
     others: Annotated[
         list[Path] | None,
-        Parameter("--or", metavar="JOB", help="Send this job if the previous jobs don't start; can be repeated."),
+        Parameter("--or", metavar="JOB", help="Submit this job if the previous jobs don't start. Can be repeated."),
     ] = None
-    regions: Annotated[str, Parameter(metavar="R,R", help="Try each job in these regions, one after the other.")] = ""
+    regions: Annotated[str, Parameter(metavar="R,R", help="Try each job in these regions, in this order.")] = ""
     wait: Annotated[
         float | None,
         Parameter(
             converter=seconds,
             allow_leading_hyphen=True,
             metavar="20m",
-            help="Maximum time that a job waits for machines before it is canceled.",
+            help="Maximum time that a job waits for machines. Afterwards, the job is canceled.",
         ),
     ] = None
-    yes: Annotated[bool, Parameter(help="Don't ask before sending.")] = False
+    yes: Annotated[bool, Parameter(help="Don't ask for confirmation.")] = False
     label: Annotated[
         list[str] | None,
-        Parameter(metavar="KEY=VALUE", help="A label for the job, which also appears on the bill; can be repeated."),
+        Parameter(metavar="KEY=VALUE", help="A label for the job and on the bill. Can be repeated."),
     ] = None
     print: Annotated[
-        Literal["gcloud", "curl", "python"] | None, Parameter(help="Print the request instead of sending it.")
+        Literal["gcloud", "curl", "python"] | None, Parameter(help="Print the request instead of submitting the job.")
     ] = None
     follow: Annotated[
         bool | None,
-        Parameter(negative="--no-follow", help="Print the job's log until it ends (the default on a terminal)."),
+        Parameter(negative="--no-follow", help="Print the log until the job ends. This is the default on a terminal."),
     ] = None
 
     def act(self) -> None:
@@ -70,8 +70,10 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             return
         with self.cloud() as service:
             if service.endpoint:
-                console.print(f"sending to the local Vertex at {service.endpoint}, not to Google Cloud")
-            with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without confirmation"):
+                console.print(f"submitting to the local Vertex at {service.endpoint}, not to Google Cloud")
+            with interrupted(
+                "no job was submitted" if self.yes else "no job was submitted; to skip the confirmation, add --yes"
+            ):
                 offers = [offer(job, service, settings, own, code.get("git-revision", "")) for job, settings in places]
                 wait = self.wait if self.wait is not None or len(offers) == 1 else WAIT_SECONDS
                 if not (all(one.passes for one in offers) and (self.yes or confirmed(question(offers, wait)))):
@@ -94,7 +96,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
     def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
         """Print the job's request for gcloud, curl or Python. Raises FaultError if there are several requests."""
         if len(places) > 1:
-            raise FaultError("--print: only one request can be printed; leave out --or, and specify one region")
+            raise FaultError("--print: only one request can be printed; remove --or, and specify only one region")
         ((job, settings),) = places
         _, endpoint = self.where()
         assert self.print
@@ -127,10 +129,12 @@ def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mappi
 
 def question(offers: Sequence[Offer], wait: float | None) -> str:
     if wait is None:
-        return "Send the job?"
+        return "Submit the job?"
     if len(offers) == 1:
-        return f"Send the job, and cancel it if it hasn't started after {duration(wait)}?"
-    return f"Send the first of these {len(offers)} jobs, and the next one if it hasn't started after {duration(wait)}?"
+        return f"Submit the job, and cancel it if it hasn't started after {duration(wait)}?"
+    return (
+        f"Submit the first of these {len(offers)} jobs, and the next job if no job has started after {duration(wait)}?"
+    )
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
@@ -152,7 +156,7 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
         console.print(f"sent: {name}\n{one.service.page(name)}")
         if wait is None or starts(one, name, wait):
             return one.service, name
-    complain("no job has started, and none is still waiting; try again later, or use a longer --wait")
+    complain("no job has started, and no job is still waiting; try again later, or use a longer --wait")
     raise SystemExit(EXIT_CODES["EXPIRED"])
 
 
@@ -168,11 +172,13 @@ def starts(one: Offer, name: str, wait: float) -> bool:
             return False
         job = jobs.withdraw(service, name)
     except KeyboardInterrupt:
-        errors.print(f"interrupted; no other job will be sent{detached(service, name)}")
+        errors.print(f"interrupted; no other job will be submitted{detached(service, name)}")
         raise SystemExit(DETACHED) from None
     if state(job) == "SUCCEEDED":
         return True
-    console.print(f"{one}: hasn't started after {duration(wait)}; it is {state(job)}", style="yellow")
+    console.print(
+        f"{one}: the job hasn't started after {duration(wait)}; the job's state is {state(job)}", style="yellow"
+    )
     return False
 
 

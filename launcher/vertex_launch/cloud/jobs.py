@@ -77,7 +77,7 @@ def find(service: Service, word: str | None = None) -> Resource:
     if word is None:
         if jobs := newest(service, 1):
             return jobs[0]
-        raise FaultError(f"{service.place}: there is no job yet; submit one with: {program.NAME} submit JOB.yaml")
+        raise FaultError(f"{service.place}: there is no job yet; submit a job with: {program.NAME} submit JOB.yaml")
     return _meant(service, word)[0]
 
 
@@ -90,7 +90,7 @@ def running(service: Service, word: str) -> Resource:
     alive = [job for job in jobs if state(job) not in ENDED]
     if len(alive) > 1:
         choices = ", ".join(f"{id_of(job['name'])} from {clock(moment(job, 'createTime'))}" for job in alive)
-        raise FaultError(f"{len(alive)} jobs with the name {printable(word)} are running; specify a number: {choices}")
+        raise FaultError(f"{len(alive)} jobs with the name {printable(word)} are running; specify a job ID: {choices}")
     return (alive or jobs)[0]
 
 
@@ -126,10 +126,10 @@ def _resource_names(service: Service, word: str) -> list[str]:
     match = NAME.fullmatch(word)
     if match is None:
         cure = f"use, for example, {service.settings.parent}/customJobs/17"
-        raise FaultError(f"{printable(word)}: isn't a valid job name; {cure}")
+        raise FaultError(f"{printable(word)} isn't a valid job name; {cure}")
     region, job_region = service.settings.region, match["region"]
     if job_region != region:
-        raise FaultError(f"{word}: is in {job_region}, not in {region}; add --region {job_region}")
+        raise FaultError(f"{word}: the job is in {job_region}, not in {region}; add --region {job_region}")
     return [word]
 
 
@@ -149,8 +149,8 @@ def withdraw(service: Service, name: str) -> Resource:
         service.cancel(name)
     job = wait(service, name, lambda job: state(job) in ENDED, CANCEL_SECONDS)
     if state(job) not in ENDED:
-        fault = f"was canceled, but its state after {CANCEL_SECONDS:g} s is {state(job) or 'unknown'}"
-        raise FaultError(f"{name}: {fault}; no other job was sent, because both might run")
+        fault = f"the job was canceled, but its state after {CANCEL_SECONDS:g} s is {state(job) or 'unknown'}"
+        raise FaultError(f"{name}: {fault}; no other job was submitted, because both jobs might run")
     return job
 
 

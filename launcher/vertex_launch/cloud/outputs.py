@@ -40,9 +40,13 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
     Raises FaultError if the model is missing or the folder exists, and OSError if the folder can't be written.
     """
     if target.exists():
-        raise FaultError(f"{target}: already exists; remove it, or specify another folder with --to")
+        raise FaultError(
+            f"{target}: this folder already exists; remove the folder, or specify a different folder with --to"
+        )
     if not target.absolute().parent.is_dir():
-        raise FaultError(f"{target}: the folder {target.absolute().parent} doesn't exist; create it, or change --to")
+        raise FaultError(
+            f"{target}: the folder {target.absolute().parent} doesn't exist; create this folder, or change --to"
+        )
     address = model_address(job)
     blobs = [*_blobs(address, service)]
     if not blobs:
@@ -78,7 +82,7 @@ def _output(job: Resource, kept: str) -> str:
     """Return the job's output folder. Raises FaultError if the job doesn't set one."""
     output = output_folder(job)
     if not output:
-        raise FaultError(f"{job['name']}: sets no output folder, so it has no {kept}; set {OUTPUT}")
+        raise FaultError(f"{job['name']}: the job doesn't set an output folder, so it has no {kept}; set {OUTPUT}")
     return output
 
 
@@ -95,7 +99,9 @@ def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]
         if name.endswith("/") or not name:
             continue
         if name_fault(name):
-            raise FaultError(f"gs://{bucket}/{blob.name}: can't be a local file name; copy the other files manually")
+            raise FaultError(
+                f"gs://{bucket}/{blob.name}: this name isn't a valid local filename; copy the other files manually"
+            )
         yield PurePosixPath(name), blob
 
 

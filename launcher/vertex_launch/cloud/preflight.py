@@ -91,7 +91,7 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
         cure = f"create it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
         findings += [] if service.endpoint else [Finding(OUTPUT, f"the bucket {bucket} doesn't exist", cure)]
     except Forbidden as error:
-        cure = "make sure that the job's account can write to it: roles/storage.objectAdmin"
+        cure = "make sure that the job's account can write to this folder: roles/storage.objectAdmin"
         findings.append(warning(OUTPUT, f"you can't read the output folder ({message_of(error)})", cure))
     return folder, findings
 
@@ -112,9 +112,11 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
         try:
             image = _image(name, service) if pool.task == "containerSpec" else None
         except NotFound:
-            findings.append(Finding(place, f"the image {name} doesn't exist", "build and push it, or fix the name"))
+            findings.append(
+                Finding(place, f"the image {name} doesn't exist", "build and push the image, or fix its name")
+            )
         except (GoogleAPICallError, NoAnswerError) as error:
-            cure = "make sure that it exists; reading it requires roles/artifactregistry.reader"
+            cure = "make sure that the image exists; reading an image requires roles/artifactregistry.reader"
             findings.append(warning(place, f"you can't read the image ({message_of(error)})", cure))
         else:
             if image:
@@ -164,7 +166,7 @@ def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findi
     built = image.revision.removesuffix("-dirty")
     if revision and built not in ("", revision):
         fault = f"the image was built from revision {built}, but this folder is at {revision}"
-        yield warning(place, fault, "build and push it again, unless you want that revision")
+        yield warning(place, fault, "build and push the image again, unless you want to use the image's revision")
     if reduced and "idle" in image.reducers:
         fault, _, cure = image.reducers.partition("; ")
         yield warning(place, fault, cure)
@@ -178,17 +180,19 @@ def _shortages(job: Job | TuningJob, service: Service) -> Findings:
             if limit < quota.amount:
                 fault = f"the job needs {quota.amount} of {quota.metric} in {settings.region}, but the quota is {limit}"
                 more = pools.more_command(quota.metric, settings, quota.amount)
-                cure = f"use another region or a smaller job, or request more: {more}"
+                cure = f"use a different region or a smaller job, or request more quota: {more}"
                 yield warning("workerPoolSpecs", fault, cure)
 
 
 def _earlier(job: Job | TuningJob, folder: str, objects: Objects, prefix: str) -> Findings:
     if isinstance(job, TuningJob) and folder != EMPTY:
-        fault = "the folder isn't empty, so a trial would resume from files of an earlier trial with its number"
+        fault = "the folder isn't empty, so a trial would resume from files of an earlier trial with the same ID"
         yield Finding(OUTPUT, fault, "specify another folder")
     elif any(objects(prefix=f"{prefix}model/", maxResults="1")):
         fault = "an earlier run exported its model to this folder, so the job would continue where that run ended"
-        yield warning(OUTPUT, fault, "specify another folder, unless this job has more steps")
+        yield warning(
+            OUTPUT, fault, "specify a different folder, unless this job trains for more steps than the earlier run"
+        )
 
 
 def _elsewhere(bucket: str, service: Service) -> Findings:
@@ -202,7 +206,9 @@ def _elsewhere(bucket: str, service: Service) -> Findings:
         described = service.bucket(bucket)
     location = str(described.get("location", "")).lower()
     if described.get("locationType") == "region" and location != region:
-        fault = f"the bucket is in {location}, but the machines are in {region}: slower, and billed as egress"
+        fault = (
+            f"the bucket is in {location}, but the machines are in {region}; transfers are slow and billed as egress"
+        )
         yield warning(OUTPUT, fault, f"use a bucket in {region}")
 
 
@@ -228,10 +234,10 @@ def _taken(address: str, service: Service) -> Findings:
     try:
         writers = [job for job in jobs.unfinished(service) if output_folder(job) == address]
     except Forbidden as error:
-        fault = f"can't check whether another job writes to this folder ({message_of(error)})"
-        yield warning(OUTPUT, fault, "make sure that no other job does")
+        fault = f"it's unknown whether another job writes to this folder ({message_of(error)})"
+        yield warning(OUTPUT, fault, "make sure that no other job writes to this folder")
         return
     for job in writers[:1]:
         id, name = id_of(job["name"]), printable(str(job.get("displayName")))
-        cure = f"wait until it ends, stop it with {program.NAME} cancel {id}, or specify another folder"
+        cure = f"wait until this job ends, stop it with {program.NAME} cancel {id}, or specify a different folder"
         yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes to this folder", cure)

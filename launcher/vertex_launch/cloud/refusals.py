@@ -71,15 +71,19 @@ def cure(error: Exception, settings: Settings) -> str:
     if isinstance(error, exceptions.TooManyRequests):
         return _quota(text, settings)
     if isinstance(error, GoogleAuthError | exceptions.Unauthorized):
-        key = f"fix the key file in {CREDENTIALS}, or unset this variable and " if os.environ.get(CREDENTIALS) else ""
+        key = (
+            f"fix the key file that {CREDENTIALS} specifies, or unset this variable and "
+            if os.environ.get(CREDENTIALS)
+            else ""
+        )
         return f"{key}{LOGIN}"  # a key file in this variable takes precedence over gcloud's credentials
     if isinstance(error, exceptions.NotFound):
         where = (f"the {key} in {settings.origin(key)}" for key in ("project", "region"))
         return f"check {', '.join(where)}, and the names in the job file"
     if isinstance(error, exceptions.BadRequest):
-        return "fix the field in this message; `check` doesn't include this rule"
+        return "fix the field that this message mentions; the `check` command doesn't check this rule"
     failed = isinstance(error, exceptions.ServerError | exceptions.RetryError)
-    return f"{'the service failed, not the job: try again in a few minutes, or ' if failed else ''}check {STATUS}"
+    return f"{'the service failed, not the job; try again in a few minutes, or ' if failed else ''}check {STATUS}"
 
 
 def _reach(text: str, settings: Settings) -> str:
@@ -101,7 +105,7 @@ def _right(text: str, settings: Settings) -> str:
         return f"enable the API: gcloud services enable {api}.googleapis.com --project={project}"
     if account := ACT_AS.search(text):
         who = f"gcloud iam service-accounts add-iam-policy-binding {account[1]}"
-        return f"grant yourself access to that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
+        return f"to use this service account, run: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
     if NO_PROJECT.search(text):
         return f"check the project in {settings.origin('project')}; list your projects with: gcloud projects list"
     match = PERMISSION.search(text)
@@ -126,6 +130,9 @@ def _quota(text: str, settings: Settings) -> str:
     """Return a message with the commands that show the exhausted quota and request an increase."""
     metric = METRIC.search(text)
     if not metric:
-        return "too many requests were sent: try again in a minute"
+        return "too many requests were sent; try again in a minute"
     see = f"view the quota {metric[0]} with: {pools.quota_command(settings)}"
-    return f"{see}; use another region or a smaller job, or request more: {pools.more_command(metric[0], settings)}"
+    return (
+        f"{see}; use a different region or a smaller job, or request more quota:"
+        f" {pools.more_command(metric[0], settings)}"
+    )

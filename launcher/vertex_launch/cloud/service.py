@@ -174,5 +174,5 @@ def require_local(endpoint: str) -> None:
     except ValueError:
         local = False
     if not local:
-        cure = "use the URL that emulate prints, such as http://127.0.0.1:8911, or unset it to use Google Cloud"
+        cure = "use the URL that `emulate` prints, such as http://127.0.0.1:8911, or unset it to use Google Cloud"
         raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an HTTP(S) URL of this machine; {cure}')

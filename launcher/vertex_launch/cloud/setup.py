@@ -92,11 +92,11 @@ def _bucket_differs(answer: Any, settings: Settings) -> Iterator[str]:
     """
     location, bucket = str(answer.get("location", "")).lower(), f"gs://{settings.bucket}"
     if answer.get("location_type") == "region" and location != settings.region:
-        place = f"the bucket is in {location}, but the machines are in {settings.region}: slower, and billed as egress"
+        place = f"the bucket is in {location}, but the machines are in {settings.region}; transfers are slow and billed"
         yield f"{place}; use a bucket in {settings.region} with --bucket"
     if answer.get("public_access_prevention", "enforced") != "enforced":
         cure = shown(("storage", "buckets", "update", bucket, "--public-access-prevention"))
-        yield f"the bucket can be made public; to prevent this: {cure}"
+        yield f"the bucket can be made public; to prevent public access, run: {cure}"
 
 
 def _repository(image: str, policy: Path) -> Iterator[Step]:
@@ -179,7 +179,7 @@ def look(step: Step) -> tuple[bool, tuple[str, ...]]:
         return bool(step.done(answer)), tuple(step.differs(answer))
     if _is_absent(error):
         return False, ()
-    raise FaultError(f"{step.title}: can't be checked: {error}; the command was: {shown(step.looks)}")
+    raise FaultError(f"{step.title}: this step can't be checked: {error}; the command was: {shown(step.looks)}")
 
 
 def take(line: Line) -> None:
@@ -267,7 +267,7 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
         read = {}
     if {key: read.get(key) for key in KEYS} != wanted:
         lines = ", ".join(f"{key} = {json.dumps(value)}" for key, value in wanted.items())
-        raise FaultError(f"{path}: can't be changed automatically; write {lines}")
+        raise FaultError(f"{path}: this file can't be changed automatically; write {lines}")
     return text
 
 

@@ -132,7 +132,7 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
     """
     where = f"--project={service.settings.project} --region={service.settings.region}"
     listing = f"gcloud ai {NAMES[request.collection][0]} list {where} --filter=labels.{request.label}"
-    look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else listing}"
+    look = f"look for the job with: {f'{program.NAME} jobs' if service.endpoint else listing}"
     brief = replace(service, seconds=LOOKUP_SECONDS)
     try:
         for waited in range(LOOKUPS):
@@ -140,10 +140,10 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
             if name := _name(request, brief):
                 return f"the job was created: {name}{more(name)}"
     except GoogleAPICallError as error:
-        return f"it isn't known whether the job was created ({message_of(error)}); {look}"
+        return f"it's unknown whether the job was created ({message_of(error)}); {look}"
     except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):
-        return f"it isn't known whether the job was created; {look}"
-    return f"the service has no such job; if the request arrives later, {look}"
+        return f"it's unknown whether the job was created; {look}"
+    return f"the service doesn't have this job; if the request arrives later, {look}"
 
 
 def _name(request: Request, service: Service) -> str:
@@ -172,7 +172,7 @@ def price(job: Job | TuningJob, settings: Settings) -> str:
     """Return the hourly price of all trials that run simultaneously, and the maximum cost of the job."""
     each, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if each is None:
-        return "not known; add yours under [prices] in vertex.toml"
+        return "unknown; add the price under [prices] in vertex.toml"
     most = usd(trials.count * _hours(trial(job)) * each.usd)
     return f"{usd(trials.at_once * each.usd)} per hour, {most} at most ({each.certainty}: {each.source})"
 

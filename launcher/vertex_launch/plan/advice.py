@@ -82,11 +82,11 @@ def are_idle(training: Training) -> bool:
 def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> Iterator[str]:
     machines = training.machines
     if not all(row.gpus for row in training.pools):
-        yield "reduction servers require GPUs, and some machines that train have no GPU"
+        yield "reduction servers require GPUs, but some training machines don't have a GPU"
     if machines.count == 1:
         yield "with one machine, gradients don't cross the network"
     if training.trials:
-        yield "a tuning job may also pass a trial's flags to the reducers, which don't accept them (trial-reducers)"
+        yield "a tuning job may also pass a trial's flags to the reducers, which reject these flags (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
         yield "FLEX_START requires the same machine type in every pool, so the reducers can't use CPU machines"
     if all_reduce.gpudirect:
@@ -111,13 +111,13 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
     if reduced > ring:
         yield (
             f"{sizing} aren't enough: the all-reduce takes {seconds(reduced)} with them and {wire} with a ring."
-            f" With {sizing.break_even:.1f} or more reducers, it is at least as fast as with a ring"
+            f" With {sizing.break_even:.1f} or more reducers, the all-reduce is at least as fast as with a ring"
         )
     hops = 2 * (members - 1)
     if ring <= hops * HOP:  # the time of the hops, however little is sent
         yield (
-            f"the gradients are too small: the network transfers {gradients} in {wire}, but {hops} hops of a ring of"
-            f" {members} take about {seconds(hops * HOP)}, and reducers save bandwidth, not latency"
+            f"the gradients ({gradients}) are too small: their transfer takes {wire}, but the latency of {hops} hops in"
+            f" a ring of {members} GPUs is about {seconds(hops * HOP)}. Reducers save bandwidth, not latency"
         )
     if compute is None:
         return
@@ -128,11 +128,11 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
         yield f"the gradients are too small: {took}"
     if ring <= OVERLAP * compute:
         yield (
-            f"the job is compute-bound. The ring takes {wire}, and the backward pass hides up to"
-            f" {seconds(OVERLAP * compute)} of an all-reduce, so a faster all-reduce changes nothing"
+            f"the job is compute-bound. The ring takes {wire}, and up to {seconds(OVERLAP * compute)} of an all-reduce"
+            " overlap with the backward pass, so a faster all-reduce doesn't shorten the step"
         )
     if (gain := all_reduce.gain(compute)) < WORTHWHILE:
-        yield f"a step of {seconds(step_seconds(compute, ring))} would become at most {gain:.1%} shorter"
+        yield f"reducers would shorten a step of {seconds(step_seconds(compute, ring))} by at most {gain:.1%}"
 
 
 def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
@@ -156,8 +156,8 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
 
 
 def _condition(limit: float | None, least: float, ring: float) -> str:
-    hidden = f"If computing takes more than {seconds(ring / OVERLAP)}, it hides the ring, and reducers change nothing."
+    hidden = f"If a step computes for more than {seconds(ring / OVERLAP)}, reducers don't shorten the step."
     if limit is None:
         return hidden
-    pays = f"pay for themselves if computing a step takes more than {seconds(least)} and less than {seconds(limit)}"
+    pays = f"pay for themselves if a step computes for more than {seconds(least)} and less than {seconds(limit)}"
     return f"Reducers {pays if least < limit else 'never pay for themselves'}. {hidden}"

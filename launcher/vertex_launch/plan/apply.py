@@ -34,7 +34,7 @@ def _applied(job: Job, sizing: Sizing) -> str:
     pool = wanted.worker_pool_specs[REDUCERS]
     pool.replica_count, pool.machine_spec.machine_type = sizing.count, sizing.machine_type
     if spec.parse(text, str(job.path)) != wanted:
-        fault = "shares a value with another pool through a YAML anchor"
+        fault = "this pool shares a value with another pool through a YAML anchor"
         raise FaultError(Finding(POOL, fault, "replace the alias with the value, and retry"))
     return text
 
@@ -45,8 +45,8 @@ def _edited(text: str, values: dict[str, str]) -> str:
     for key, value in values.items():
         scalar = strict_yaml.at(document, f"{POOL}.{key}")
         if not isinstance(scalar, strict_yaml.Scalar):
-            cure = "add it with any value, and retry"
-            raise FaultError(Finding(f"{POOL}.{key}", "isn't in the file", cure))
+            cure = "add this key with any value, and retry"
+            raise FaultError(Finding(f"{POOL}.{key}", "the key isn't in the file", cure))
         quote = text[scalar.span.start] if text[scalar.span.start] in "\"'" else ""
         places.append((scalar.span.start, scalar.span.stop, f"{quote}{value}{quote}"))
     for start, end, value in sorted(places, reverse=True):  # from the end, so that earlier marks stay valid

@@ -64,9 +64,9 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
         return f"it would fit with --micro-batches {micro_batches} (micro-batches of at most {fitting} samples)"
     shard = state / gpus
     if shard + needs.activations + RESERVED <= needs.card:
-        sharded = f"it would fit if parameters, gradients and optimizer state were sharded over all {gpus} GPUs"
-        return f"{sharded}, with {shard / 1e9:.1f} GB of them on each GPU"
-    return "sharding over all GPUs isn't enough: use GPUs with more memory, or split the model into pipeline stages"
+        sharded = f"it would fit if parameters, gradients and optimizer state were sharded across all {gpus} GPUs"
+        return f"{sharded}, with {shard / 1e9:.1f} GB on each GPU"
+    return "sharding across all GPUs isn't enough; use GPUs with more memory, or split the model into pipeline stages"
 
 
 def _activation_bytes(workload: Workload, card: Accelerator) -> float:

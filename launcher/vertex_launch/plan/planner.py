@@ -149,7 +149,7 @@ def plan(
 def _needs(job: Job, trials: Trials | None, rows: tuple[Row, ...], settings: Settings, missing: str) -> Needs:
     at_once = trials.at_once if trials else 1
     unknown = (
-        f"the network of {row} is unknown; set [machines.{row.machine_type}] in vertex.toml"
+        f"the network speed of {row} is unknown; set [machines.{row.machine_type}] in vertex.toml"
         for row in rows
         if not row.gbps
     )

@@ -73,12 +73,12 @@ def _machines(plan: Needs) -> Iterator[str]:
         yield f"The GPUs of an {kind} have their own network ({row.fabric_gbps:g} Gbps) for GPUDirect's NCCL plug-in."
         yield f"The template's image doesn't contain this plug-in, so times assume TCP at the full {row.gbps:g} Gbps."
     if plan.price is None:
-        yield "At least one price is unknown. Add it under [prices] in vertex.toml."
+        yield "At least one price is unknown. Add the price under [prices] in vertex.toml."
         return
     trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
     yield f"Total: {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
     if plan.region and "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
-        yield f"Prices in {plan.region} differ. Add yours under [prices] in vertex.toml."
+        yield f"Prices in {plan.region} differ from this price. Add your prices under [prices] in vertex.toml."
 
 
 def _persistent(plan: Needs) -> str:
@@ -89,7 +89,7 @@ def _persistent(plan: Needs) -> str:
     if plan.persistent:
         return f"The machines belong to persistent resource {plan.persistent}, which is billed while it exists."
     wait = "With a persistent resource, jobs don't wait for machines, but idle machines cost the same"
-    return f"{wait}. It pays off if its idle time between two jobs is shorter than the wait for machines."
+    return f"{wait}. It pays off if the machines are idle between two jobs for less time than a job waits for machines."
 
 
 def _quotas(plan: Needs) -> Iterator[str]:
@@ -105,13 +105,13 @@ def _step(plan: Plan) -> Iterator[str]:
     else:
         yield f"{gradients}."
     if differ(plan.rows):
-        yield "The machines differ: each GPU has an equal share of the batch, and all GPUs wait for the slowest GPU."
+        yield "The machine types differ. GPUs process equal parts of the batch, and all GPUs wait for the slowest GPU."
     if plan.compute is None:
-        yield "The compute time of a step isn't known. Set it with --step-seconds."
+        yield "The compute time of a step is unknown. Set the compute time with --step-seconds."
     else:
-        yield f"Computing takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
+        yield f"The computation of a step takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
         if not plan.compute.counts:
-            why = "Kernel launches, not computing, dominate such a short step, so this estimate isn't used"
+            why = "Kernel launches, not computation, dominate such a short step, so this estimate isn't used"
             yield f"{why}. Measure a step and set --step-seconds."
     if plan.memory:
         fits = "the job fits" if plan.memory.fits else f"the job doesn't fit; {plan.remedy}"

@@ -72,7 +72,7 @@ def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
     resolved = folder.resolve()
     if not gpus and (resolved.is_relative_to(buckets.resolve()) or resolved.is_relative_to(OUTPUT.resolve())):
         cure = "copy the output of a cloud run from its bucket to another folder, or use --step-seconds"
-        raise FaultError(f"{folder}: this run is from this machine, which has no GPU; {cure}")
+        raise FaultError(f"{folder}: this run is from this machine, which doesn't have a GPU; {cure}")
 
 
 def samples_per_second_per_gpu(folder: Path) -> float:
@@ -88,7 +88,9 @@ def samples_per_second_per_gpu(folder: Path) -> float:
     values = (value for loader in loaders for event in loader.Load() for value in event.summary.value)
     rates: list[float] = [item.simple_value for item in values if item.tag == RATE and 0 < item.simple_value < math.inf]
     if not rates:
-        raise FaultError(f"{folder}: contains no curve {RATE}; use the output folder of a run, copied from its bucket")
+        raise FaultError(
+            f"{folder}: the folder doesn't contain the curve {RATE}; copy the output folder of a run from its bucket"
+        )
     return statistics.median(rates)
 
 
@@ -111,7 +113,7 @@ def _ask(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
-        raise FaultError(f"the trainer printed nothing within {PATIENCE} s") from None
+        raise FaultError(f"the trainer didn't print anything within {PATIENCE} s") from None
     if answer.returncode:
         if absent := ABSENT.search(answer.stderr):
             raise FaultError(f"the module {absent[1]} isn't installed on this machine")
