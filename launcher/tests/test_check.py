@@ -56,8 +56,8 @@ def test_what_is_no_job_is_a_finding_with_a_line_too(folder: Path) -> None:
         'form.yaml:3: error: workerPoolSpecs[0]: unknown key "machinSpec"; did you mean machineSpec? (form)'
     )
     assert second.startswith("text.yaml:3: error: ")
-    assert third == "none.yaml: error: there is no such file; check its name and the current folder (form)"
-    assert last == "the rules weren't applied to form.yaml, text.yaml, none.yaml; fix the format first"
+    assert third == "none.yaml: error: the file doesn't exist; check its name and the current folder (form)"
+    assert last == "the rules weren't applied to form.yaml, text.yaml, none.yaml; fix the file format first"
 
 
 def test_warnings_fail_only_where_they_are_asked_to(folder: Path) -> None:

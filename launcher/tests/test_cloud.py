@@ -315,7 +315,7 @@ def test_two_jobs_never_write_one_folder(vertex: Service, tmp_path: Path) -> Non
         rf"shared\.yaml:1: error: base.*: job {id} \(first\) is (QUEUED|PENDING|RUNNING) and writes to this folder",
         err,
     )
-    assert f"stop it with python -m vertex_launch cancel {id}, or specify another folder" in err
+    assert f"stop it with python -m vertex_launch cancel {id}, or specify a different folder" in err
     (tmp_path / "go").touch()
     vertex.wait(name, "SUCCEEDED")
     assert said(vertex, "submit", "shared.yaml", "--yes")[0] == 0
@@ -401,7 +401,7 @@ def test_the_log_is_asked_for_by_replica_pattern_and_time(vertex: Service) -> No
     assert nothing == (0, "", "the log has no such line\n")
     code, _, err = said(vertex, "logs", "asked", "--replica", "workerpool1-7")
     assert code == 1
-    assert err.startswith("--replica workerpool1-7: the job has no such replica; did you mean workerpool1-0?")
+    assert err.startswith("--replica workerpool1-7: the job doesn't have this replica; did you mean workerpool1-0?")
 
 
 def test_a_time_is_one_of_a_clock_or_some_time_ago() -> None:
@@ -461,7 +461,7 @@ def test_times_are_those_of_this_machine_and_have_a_date_unless_they_are_of_toda
     assert clock(None) == ""
     old, new = (cloud.get(vertex.create(custom_job(*forever(tmp_path / "go"), name="namesake"))) for _ in range(2))
     those = ", ".join(f"{id_of(job['name'])} from {clock(moment(job, 'createTime'))}" for job in (new, old))
-    with pytest.raises(FaultError, match=f"2 jobs with the name namesake are running; specify a number: {those}"):
+    with pytest.raises(FaultError, match=f"2 jobs with the name namesake are running; specify a job ID: {those}"):
         jobs.running(cloud, "namesake")
     (tmp_path / "go").touch()
     for job in (old, new):
@@ -612,7 +612,10 @@ def test_the_model_of_a_job_is_fetched_whole(vertex: Service) -> None:
     assert (there / "model.pt2").read_bytes() == b"weights"
     assert (there / "parts/one").stat().st_size == 100_000
     code, _, err = said(vertex, "model", "exports")
-    assert (code, err) == (1, "exports-model: already exists; remove it, or specify another folder with --to\n")
+    assert (code, err) == (
+        1,
+        "exports-model: this folder already exists; remove the folder, or specify a different folder with --to\n",
+    )
 
 
 def test_where_there_is_no_model_its_job_and_folder_are_named(vertex: Service, cloud: Cloud, tmp_path: Path) -> None:
@@ -622,7 +625,9 @@ def test_where_there_is_no_model_its_job_and_folder_are_named(vertex: Service, c
     with pytest.raises(FaultError, match=f"gs://b/nothing/model/: the model doesn't exist; job {id} is SUCCEEDED"):
         [*fetch_model(job, cloud, tmp_path / "new")]
     assert not (tmp_path / "new").exists()
-    with pytest.raises(FaultError, match=r"sets no output folder, so it has no model; set baseOutputDirectory\."):
+    with pytest.raises(
+        FaultError, match=r"the job doesn't set an output folder, so it has no model; set baseOutputDirectory\."
+    ):
         [*fetch_model(job | {"jobSpec": {}}, cloud, tmp_path / "new")]
 
 
@@ -670,7 +675,7 @@ def test_the_curves_of_a_job_are_copied_as_they_grow(vertex: Service, cloud: Clo
     assert copy.read_bytes() == original.read_bytes()
     assert original.read_bytes().startswith(before)
     assert len(before) < original.stat().st_size
-    with pytest.raises(FaultError, match="sets no output folder, so it has no curves"):
+    with pytest.raises(FaultError, match="the job doesn't set an output folder, so it has no curves"):
         copy_curves({**cloud.get(name), "jobSpec": {}}, cloud, tmp_path)
 
 
@@ -725,7 +730,7 @@ def test_where_the_local_vertex_has_no_job_its_address_is_told(tmp_path: Path) -
     with service(tmp_path) as empty:
         here = f"{BY_ID} of the local Vertex at {empty.endpoint}"
         assert said(empty, "jobs") == (0, f"{here} has no job\n", "")
-        assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; submit one with: ")
+        assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; submit a job with: ")
         assert said(empty, "status", "nosuch")[2].startswith(f'{here}: none of the newest 100 jobs is named "nosuch"')
 
 
@@ -822,9 +827,12 @@ def test_a_log_that_is_not_answered_is_said_to_be_asked_for_again(vertex: Servic
 @pytest.mark.parametrize(
     ("holds", "told"),
     [
-        ("GET /v1/.*/customJobs/", "nothing was stopped\n"),
-        ("nothing", "nothing was stopped; --yes stops without confirmation\n"),
-        ("POST /v1/.*:cancel", "the job may or may not have been stopped; check with: python -m vertex_launch status "),
+        ("GET /v1/.*/customJobs/", "no job was stopped\n"),
+        ("nothing", "no job was stopped; to skip the confirmation, add --yes\n"),
+        (
+            "POST /v1/.*:cancel",
+            "the job may have been stopped; to check its state, run: python -m vertex_launch status ",
+        ),
     ],
     ids=["looking", "asking", "stopping"],
 )
@@ -847,9 +855,9 @@ def test_ctrl_c_at_any_moment_ends_cancel_and_says_what_became_of_the_job(
 @pytest.mark.parametrize(
     ("holds", "told", "sent"),
     [
-        ("GET /storage/", "nothing was sent\n", False),
-        ("nothing", "nothing was sent; --yes sends without confirmation\n", False),  # it waits for an answer
-        ("POST /v1/.*/customJobs$", "the service has no such job", False),
+        ("GET /storage/", "no job was submitted\n", False),
+        ("nothing", "no job was submitted; to skip the confirmation, add --yes\n", False),  # it waits for an answer
+        ("POST /v1/.*/customJobs$", "the service doesn't have this job", False),
         ("GET /v1/.*/customJobs/", "the job continues; follow it with: ", True),
         ("POST /v2/entries:list", "the job continues; follow it with: ", True),
     ],

@@ -131,7 +131,7 @@ def test_submit_looks_for_credentials_before_it_asks(folder: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("Google Cloud: File /nowhere.json was not found; ")
     assert done.stderr.endswith("log in with: gcloud auth login --update-adc\n")
-    assert "Send the job?" not in done.stdout
+    assert "Submit the job?" not in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -153,7 +153,7 @@ def test_package_packs_the_folder_that_it_is_told_and_leaves_nothing_in_it(tmp_p
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--bucket", "mine"], "pyproject.toml: there is no such file"),
+        (["--bucket", "mine"], "pyproject.toml: the file doesn't exist"),
         ([], "the bucket isn't set; add --bucket, set VERTEX_BUCKET, or write bucket = "),
     ],
 )

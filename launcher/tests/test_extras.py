@@ -84,7 +84,7 @@ def test_what_needs_an_extra_asks_for_it(
 
 
 def asks(place: str, library: str, extra: str) -> str:
-    return f"{place}: needs {library}, which isn't installed; pip install 'vertex-launch[{extra}]'"
+    return f"{place}: {library} is required, but it isn't installed; run: pip install 'vertex-launch[{extra}]'"
 
 
 def test_the_api_for_python_asks_for_it(python: Path, folder: Path) -> None:

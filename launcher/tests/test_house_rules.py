@@ -158,7 +158,7 @@ def test_json_tells_of_a_rule_of_the_project_as_of_ours(tmp_path: Path) -> None:
         ),
         (
             'module = "house_rulez.py"',
-            "vertex.toml: rules: module: house_rulez.py: there is no such file; did you mean house_rules.py?",
+            "vertex.toml: rules: module: house_rulez.py: the file doesn't exist; did you mean house_rules.py?",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_table_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     prepare(tmp_path, "")
     (tmp_path / "vertex.toml").write_text(f'{TOML}rules = "strict"\n')
     done = launch(tmp_path, "check", "run.yaml")
-    assert done.stderr == 'vertex.toml: rules: must be a table, not text; write [rules] and, under it, CODE = "error"\n'
+    assert done.stderr == 'vertex.toml: rules: must be a table, not text; write [rules], followed by lines such as CODE = "error"\n'
 
 
 DECLARED = """\

@@ -64,4 +64,4 @@ def test_without_uv_one_sentence_says_how_to_get_it(folder: Path) -> None:
     done = lock(folder)
     assert done.returncode == 1
     cure = f"install it: {sys.executable} -m pip install uv"
-    assert done.stderr == f"uv, which resolves the versions, isn't installed in this Python; {cure}\n"
+    assert done.stderr == f"uv, which resolves package versions, isn't installed in this Python environment; {cure}\n"

@@ -356,7 +356,7 @@ def test_a_search_is_planned_with_all_trials_that_run_at_once() -> None:
     assert [quota.amount for quota in found.quotas] == [2 * quota.amount for quota in trial.quotas]
     assert found.trials == pools.Trials(count=6, at_once=2)
     assert found.advised.verdict.pays is False
-    assert "which don't accept them (trial-reducers)" in found.advised.verdict.text
+    assert "which reject these flags (trial-reducers)" in found.advised.verdict.text
 
 
 def test_flex_start_leaves_no_room_for_reducers() -> None:
@@ -459,7 +459,7 @@ def test_too_large_a_batch_is_cured_by_micro_batches_that_fit() -> None:
 
 def test_too_large_a_model_is_cured_by_sharding_it_or_not_at_all() -> None:
     large = replace(WORKLOAD, parameter_bytes=20 * 10**9, gradient_bytes=20 * 10**9, optimizer_bytes=40 * 10**9)
-    assert "sharded over all 64 GPUs, with 1.3 GB of them on each" in memory.remedy(large, 64, CARD)
+    assert "sharded across all 64 GPUs, with 1.3 GB on each" in memory.remedy(large, 64, CARD)
     assert "sharding over all GPUs isn't enough" in memory.remedy(large, 2, CARD)
 
 
@@ -521,7 +521,10 @@ def test_the_knee_is_the_last_point_that_keeps_its_efficiency() -> None:
 def test_of_machines_of_an_unknown_network_only_the_needs_are_known() -> None:
     found = planner.plan(job("c9-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 2), SETTINGS, WORKLOAD)
     assert not isinstance(found, Plan)
-    assert found.missing == "the network of 1 x c9-standard-8 is unknown; set [machines.c9-standard-8] in vertex.toml"
+    assert (
+        found.missing
+        == "the network speed of 1 x c9-standard-8 is unknown; set [machines.c9-standard-8] in vertex.toml"
+    )
 
 
 FILE = """# A job.
@@ -555,12 +558,12 @@ def test_two_values_change_and_every_other_byte_stays(tmp_path: Path) -> None:
         ),
         (
             FILE.replace("replicaCount: 3 # too few", "diskSpec: {}"),
-            r"\[2\].replicaCount: isn't in the file; add it",
+            r"\[2\].replicaCount: the key isn't in the file; add this key",
         ),
         (
             "workerPoolSpecs:\n- machineSpec: &m {machineType: n1-standard-8}\n  replicaCount: 1\n- {}\n"
             "- {machineSpec: *m, replicaCount: 1, containerSpec: {imageUri: us/reductionserver}}",
-            "shares a value with another pool through a YAML anchor; replace the alias",
+            "this pool shares a value with another pool through a YAML anchor; replace the alias",
         ),
     ],
 )
@@ -719,7 +722,7 @@ def test_reducers_that_pay_are_written_into_the_file(machine: str, tmp_path: Pat
     assert shown.returncode == 0, shown.stderr
     count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["advised"]["sizing"]["count"]
     assert path.read_text() == before.replace("replicaCount: 99", f"replicaCount: {count}")
-    assert f"{path.name}: now has {count} x n1-highcpu-16" in shown.stdout
+    assert f"{path.name}: the file now has {count} x n1-highcpu-16" in shown.stdout
     assert f"already has {count} x n1-highcpu-16" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
 
 
@@ -730,7 +733,7 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
         curves.add_event(Event(step=step, summary=Summary(value=[value])))
     curves.close()
     assert workload.samples_per_second_per_gpu(tmp_path) == 400
-    with pytest.raises(FaultError, match="contains no curve train/samples_per_second_per_device"):
+    with pytest.raises(FaultError, match="the folder doesn't contain the curve train/samples_per_second_per_device"):
         workload.samples_per_second_per_gpu(tmp_path / "nothing")
 
 
@@ -738,7 +741,7 @@ def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> Non
     buckets = tmp_path / ".vertex/gcs"
     run = buckets / "demo/run"
     with pytest.raises(
-        FaultError, match="this run is from this machine, which has no GPU; copy the output of a cloud run"
+        FaultError, match="this run is from this machine, which doesn't have a GPU; copy the output of a cloud run"
     ):
         workload.require_gpus(run, buckets, gpus=())
     workload.require_gpus(run, buckets, gpus=("0",))
@@ -830,7 +833,7 @@ FOREIGN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "image": (ONE_L4, container(image="us-docker.pkg.dev/demo/other:1"), "only the image defines the chief's command"),
     "package": (ONE_L4, {"pythonPackageSpec": PACKAGE}, "the module absent isn't installed on this machine"),
-    "tpu": (TPUS, container("python", "train.py"), "the network of 1 x ct5lp-hightpu-4t is unknown"),
+    "tpu": (TPUS, container("python", "train.py"), "the network speed of 1 x ct5lp-hightpu-4t is unknown"),
 }
 
 
@@ -860,19 +863,19 @@ def test_price_and_quota_depend_on_the_machines_alone(tmp_path: Path) -> None:
         (("jobs/workers.yaml", "--run", "x", "--gradient-bytes", "1"), "use --step-seconds"),
         (
             ("jobs/workers.yaml", "--chart", "x.doc", *GIVEN),
-            "x.doc: isn't an image; use a name that ends in .png or .svg",
+            "x.doc isn't an image filename; use a name that ends in .png or .svg",
         ),
         (
             ("jobs/workers.yaml", "--chart", "no/x.png", *GIVEN),
-            "no/x.png: the folder no doesn't exist; create it first",
+            "no/x.png: the folder no doesn't exist; create this folder first",
         ),
         (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "the chart requires the trainer's batch size"),
         (("jobs/single.yaml", "--step-seconds", "0"), "--step-seconds is 0; use a finite number above 0"),
         (("jobs/workers.yaml", "--step-seconds", "inf"), "--step-seconds is inf; use a finite number above 0"),
         (("jobs/workers.yaml", "--gradient-bytes", "nan"), "--gradient-bytes is nan; use a finite number above 0"),
-        (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; use a share from 0.01 to 1"),
+        (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; use a fraction from 0.01 to 1"),
         (("jobs/single.yaml", "--apply", *GIVEN), "reducers don't pay off; the job doesn't need a pool 2"),
-        (("jobs/no.yaml",), "jobs/no.yaml: error: there is no such file"),
+        (("jobs/no.yaml",), "jobs/no.yaml: error: the file doesn't exist"),
         (
             ("jobs/workers.yaml", "--chart", "x.png"),
             "x.png: the chart requires the size of the gradients: the module trainer",

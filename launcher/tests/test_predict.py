@@ -116,8 +116,8 @@ def test_with_serve_it_answers_until_it_is_stopped(folder: Path) -> None:
         (("exported",), "the request is missing; specify a file with instances, or add --serve"),
         (("absent", "sample.json"), "absent: the folder doesn't exist"),
         (("exported", "absent.json"), "absent.json"),
-        (("exported", "container.py"), "container.py: is not valid JSON"),
-        (("exported", "-"), "-: contains no instances"),
+        (("exported", "container.py"), "container.py: the file is not valid JSON"),
+        (("exported", "-"), "-: the file contains no instances"),
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str], fault: str) -> None:

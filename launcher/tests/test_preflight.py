@@ -144,7 +144,7 @@ def test_an_image_by_its_digest_stays_as_it_is(google: Google, service: Service)
 def test_an_image_that_is_not_there_is_no_job_to_send(google: Google, service: Service) -> None:
     found = look(job(), service)
     place = "workerPoolSpecs[0].containerSpec.imageUri"
-    assert told(found) == [f"error: {place}: the image {NAME} doesn't exist; build and push it, or fix the name"]
+    assert told(found) == [f"error: {place}: the image {NAME} doesn't exist; build and push the image, or fix its name"]
 
 
 def test_an_image_that_may_not_be_looked_at_is_a_warning(google: Google, service: Service) -> None:
@@ -192,8 +192,8 @@ def test_a_quota_below_the_need_is_told(google: Google, service: Service) -> Non
     (warning,) = told(look(job(), service))
     assert warning == (
         "warning: workerPoolSpecs: the job needs 8 of aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus"
-        " in us-central1, but the quota is 4; use another region or a smaller job, or request more: gcloud beta quotas"
-        " preferences create --service=aiplatform.googleapis.com --project=p --quota-id="
+        " in us-central1, but the quota is 4; use a different region or a smaller job, or request more quota:"
+        " gcloud beta quotas preferences create --service=aiplatform.googleapis.com --project=p --quota-id="
         '"$(gcloud beta quotas info list --service=aiplatform.googleapis.com --project=p'
         " --filter=metric=aiplatform.googleapis.com/custom_model_training_nvidia_v100_gpus --format='value(quotaId)')\""
         " --preferred-value=8 --dimensions=region=us-central1"

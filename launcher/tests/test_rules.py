@@ -474,8 +474,8 @@ def test_a_batch_cannot_be_divided_among_fewer_than_one_gpu(count: int, tmp_path
 @pytest.mark.parametrize(
     ("count", "last"),
     [
-        (99, "workerPoolSpecs[0].containerSpec.args[50]: ... and 49 more; fix those above first"),
-        (10_000, "workerPoolSpecs[0].containerSpec.args[50]: ... and at least 950 more; fix those above first"),
+        (99, "workerPoolSpecs[0].containerSpec.args[50]: ... and 49 more; fix the findings above first"),
+        (10_000, "workerPoolSpecs[0].containerSpec.args[50]: ... and at least 950 more; fix the findings above first"),
     ],
 )
 def test_of_each_kind_the_first_fifty_are_told_and_how_many_more_there_are(

@@ -152,7 +152,7 @@ def test_check_goes_through_several_files_and_fails_if_one_is_refused(project: P
     run = launch(project, "check", good, bad, "missing.yaml")
     assert (run.returncode, run.stdout) == (1, "job.yaml: ok\n")
     assert re.search(r"bad\.yaml:\d+: error: ", run.stderr)
-    assert "missing.yaml: error: there is no such file" in run.stderr
+    assert "missing.yaml: error: the file doesn't exist" in run.stderr
 
 
 @pytest.mark.parametrize("arguments", [("check", "job.yaml"), ("run", "job.yaml")])
@@ -161,7 +161,7 @@ def test_a_broken_vertex_toml_is_one_sentence(project: Path, arguments: tuple[st
     (project / "vertex.toml").write_text("project: demo\n")
     run = launch(project, *arguments)
     assert run.returncode == 1
-    assert run.stderr.startswith("vertex.toml: is not valid TOML: ")
+    assert run.stderr.startswith("vertex.toml: the file is not valid TOML: ")
     assert run.stderr.count("\n") == 1
 
 
@@ -402,7 +402,7 @@ def test_a_job_of_which_a_part_is_missing_here_is_refused_in_one_sentence(
     ("number", "save", "said_then"),
     [
         (signal.SIGINT, SAVE, "resume with"),
-        (signal.SIGTERM, "", "no checkpoint exists yet; start again with"),
+        (signal.SIGTERM, "", "no checkpoint exists yet; start the job again with"),
     ],
 )
 def test_an_interrupted_run_says_how_it_resumes_and_exits_with_130(
@@ -475,7 +475,7 @@ def test_a_search_runs_its_trials_and_shows_what_they_found(project: Path) -> No
     document["trialJobSpec"]["workerPoolSpecs"] *= 2
     (project / "tuning.yaml").write_text(yaml.safe_dump(document))
     again = launch(project, "run", "tuning.yaml", "--fresh", "--max-replicas", "1", "--", "--rate=0.5")
-    told = "after --: the tuning job sets --rate, so each trial uses its own value"
+    told = "after --: the tuning job sets --rate, so each trial replaces your value with its own value"
     assert told in again.stderr
     assert again.returncode == 0
 

@@ -267,5 +267,5 @@ def test_what_a_command_needs_and_nobody_gave_is_asked_for_in_a_sentence_each() 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "vertex.toml"
     path.write_bytes(GOOD.encode("utf-16"))
-    with pytest.raises(FaultError, match="byte 0 is not UTF-8 text; save the file as UTF-8"):
+    with pytest.raises(FaultError, match="byte 0 isn't valid UTF-8; save the file as UTF-8"):
         load(path)

@@ -185,9 +185,9 @@ def test_a_bucket_that_is_not_as_setup_makes_one_stays_so_and_is_told(folder: Pa
     found = {"location": "EUROPE-WEST4", "location_type": "region", "public_access_prevention": "inherited"}
     done = setup(folder, BUCKET=json.dumps(found))
     assert [line for line in done.stdout.splitlines() if line.startswith("differs")] == [
-        "differs  the bucket is in europe-west4, but the machines are in us-central1: slower, and billed as egress;"
+        "differs  the bucket is in europe-west4, but the machines are in us-central1; transfers are slow and billed;"
         " use a bucket in us-central1 with --bucket",
-        "differs  the bucket can be made public; to prevent this:"
+        "differs  the bucket can be made public; to prevent public access, run:"
         " gcloud storage buckets update gs://my-project-training --public-access-prevention",
     ]
     assert told(folder) == before
@@ -261,7 +261,7 @@ region = "us-central1"
 def test_a_file_that_cannot_be_changed_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "vertex.toml").write_text('project = """p"""\n')
     old = Settings("p", "us-central1", "b", "i")
-    with pytest.raises(FaultError, match=r"vertex.toml: can't be changed automatically; write project"):
+    with pytest.raises(FaultError, match=r"vertex.toml: this file can't be changed automatically; write project"):
         [*changed(tmp_path / "vertex.toml", tmp_path, old, replace(old, project="q"))]
 
 

@@ -313,16 +313,16 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
 def test_the_next_file_name_is_offered_for_a_missing_one(tmp_path: Path) -> None:
     write(tmp_path, GOOD, "reduction-server.yaml")
     assert "did you mean reduction-server.yaml?" in str(refusal(tmp_path / "reduction_servr.yaml"))
-    assert "there is no such file; check its name" in str(refusal(tmp_path / "nowhere" / "job.yaml"))
+    assert "the file doesn't exist; check its name" in str(refusal(tmp_path / "nowhere" / "job.yaml"))
     (tmp_path / "workers.yaml").touch()
-    assert "there is no such file; check its name" in str(refusal(tmp_path / "nothere.yaml"))
-    assert "there is no such file; did you mean workers.yaml?" in str(refusal(tmp_path / "worker.yml"))
+    assert "the file doesn't exist; check its name" in str(refusal(tmp_path / "nothere.yaml"))
+    assert "the file doesn't exist; did you mean workers.yaml?" in str(refusal(tmp_path / "worker.yml"))
 
 
 def test_what_is_no_small_text_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "utf16.yaml").write_bytes(GOOD.encode("utf-16"))
     write(tmp_path, "# " + "x" * 2**20, "large.yaml")
-    assert "is a folder" in str(refusal(tmp_path))
+    assert "this path is a folder" in str(refusal(tmp_path))
     assert "can't be read" in str(refusal(write(tmp_path, GOOD) / "job.yaml"))
     assert "is not UTF-8" in str(refusal(tmp_path / "utf16.yaml"))
     assert "larger than 1 MiB" in str(refusal(tmp_path / "large.yaml"))

@@ -133,7 +133,7 @@ REFUSALS: list[tuple[int, str, str]] = [
     (
         403,
         f"You do not have permission to act as service account: {ACCOUNT}",
-        f"grant yourself access to that account: gcloud iam service-accounts add-iam-policy-binding {ACCOUNT}"
+        f"to use this service account, run: gcloud iam service-accounts add-iam-policy-binding {ACCOUNT}"
         " --member=user:YOU --role=roles/iam.serviceAccountUser",
     ),
     (
@@ -186,14 +186,14 @@ REFUSALS: list[tuple[int, str, str]] = [
     (
         400,
         "job_spec.scheduling.timeout is too long",
-        "fix the field in this message; `check` doesn't include this rule",
+        "fix the field that this message mentions; the `check` command doesn't check this rule",
     ),
     (
         429,
         "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100",
         "view the quota aiplatform.googleapis.com/custom_model_training_nvidia_a100 with: gcloud alpha services",
     ),
-    (429, "Too many requests", "too many requests were sent: try again in a minute"),
+    (429, "Too many requests", "too many requests were sent; try again in a minute"),
 ]
 
 
@@ -268,7 +268,7 @@ def test_of_a_service_that_fails_to_the_end_it_is_said_that_the_job_may_be_there
         send_it(request(JOB, SETTINGS), connect(SETTINGS, vertex.endpoint))
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "503 try later; retrying in 0.01 s"
-    assert said[-1] == f"it isn't known whether the job was created (503 try later); look for it with: {JOBS}"
+    assert said[-1] == f"it's unknown whether the job was created (503 try later); look for the job with: {JOBS}"
 
 
 def test_where_no_service_is_at_the_endpoint_there_is_no_answer(vertex: Vertex) -> None:
@@ -361,7 +361,7 @@ def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
         "  output   none: no files are kept",
         "  account  Vertex AI service agent",
         "  limits   STANDARD, at most 168 h",
-        "  price    not known; add yours under [prices] in vertex.toml",
+        "  price    unknown; add the price under [prices] in vertex.toml",
     ]
 
 
@@ -391,7 +391,7 @@ def test_a_job_for_the_local_vertex_is_said_to_go_there_and_has_its_page(
     vertex: Vertex, send: Callable[[], "subprocess.Popen[str]"]
 ) -> None:
     said, _ = send().communicate(timeout=120)
-    assert said.startswith(f"sending to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
+    assert said.startswith(f"submitting to the local Vertex at {vertex.endpoint}, not to Google Cloud\nrun -> ")
     follow = "follow it with: python -m vertex_launch logs 456 --follow\n"
     assert said.endswith(f"sent: {NAME}\n{vertex.endpoint}/#456\n{follow}")
 
@@ -451,8 +451,8 @@ stop it with: python -m vertex_launch cancel 456
     ("jobs", "said_then"),
     [
         ((200, {"customJobs": [{"name": NAME}]}), CREATED),
-        ((200, {}), "the service has no such job; if the request arrives later, look for it with: {jobs}\n"),
-        ((403, {"error": {"code": 403, "message": "no"}}), "it isn't known whether the job was created (403 no); "),
+        ((200, {}), "the service doesn't have this job; if the request arrives later, look for the job with: {jobs}\n"),
+        ((403, {"error": {"code": 403, "message": "no"}}), "it's unknown whether the job was created (403 no); "),
     ],
     ids=["created", "not created", "not to be asked"],
 )
@@ -498,7 +498,8 @@ def test_without_a_login_there_is_no_service(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(DefaultCredentialsError):
         connect(SETTINGS)
     match = (
-        r"missing.json was not found; fix the key file in GOOGLE_APPLICATION_CREDENTIALS, or unset this variable and"
+        "missing.json was not found; fix the key file that GOOGLE_APPLICATION_CREDENTIALS specifies, or unset this"
+        " variable and"
     )
     with pytest.raises(CloudError, match=match), google_errors(SETTINGS):
         connect(SETTINGS)

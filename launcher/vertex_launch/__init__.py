@@ -1,7 +1,7 @@
-"""Runs job files, on this machine or on Vertex AI.
+"""Runs job files locally or on Vertex AI.
 
-The Python API is `replicas(JOB)`, which returns the command and environment of each replica. All other functions are
-commands of the command line.
+The Python API is the function `replicas`, which returns the command and environment variables of each replica. All
+other features are available only as commands.
 """
 
 from pathlib import Path
@@ -18,11 +18,13 @@ def replicas(
     job: str | Path,
     address: "Address" = lambda pool, index: f"cmle-training-workerpool{pool}-{index}:2222",  # the service's names
 ) -> "tuple[Replica, ...]":
-    """Return the command and the environment that the service gives each replica of a job file, chief first.
+    """Return the command and environment variables of each replica of a job file, starting with the chief.
 
-    No replica is started. For a hyperparameter tuning job, the replicas are those of its first trial, with the
-    trial's flags. `address` returns host:port for a pool and an index in the pool. Raises FaultError if the file
-    isn't a valid job. The message has one line for each error, with its place and a fix.
+    This function doesn't start any replicas. For a hyperparameter tuning job, return the replicas of the first trial,
+    including the trial's flags. `address` maps a pool number and a replica index to a host:port string.
+
+    Raises FaultError if the job file isn't valid. The error message contains one line per error, with the error's
+    location and a fix.
     """
     from vertex_launch import errors  # the command line starts without importing Google's messages
     from vertex_launch.job import contract, spec
@@ -40,7 +42,7 @@ def replicas(
 
 
 def __getattr__(name: str) -> Any:
-    """Import the type `Replica` only when it is used. Source: PEP 562."""
+    """Import the `Replica` type on its first use. Source: PEP 562."""
     if name != "Replica":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from vertex_launch.job.contract import Replica

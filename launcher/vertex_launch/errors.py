@@ -1,4 +1,4 @@
-"""Findings describe errors in the user's input: the place, the problem, and the fix. Exceptions carry them."""
+"""Defines findings, which describe problems in the user's input, and the exception that contains findings."""
 
 import difflib
 import importlib.util
@@ -20,7 +20,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem to fix: its place, what is wrong, and how to fix it."""
+    """A problem in the user's input: its location, its description, and a fix."""
 
     place: str  # such as `workerPoolSpecs[1].machineSpec`; "" for the whole file, or for no file
     fault: str
@@ -37,7 +37,7 @@ class Finding:
         return f"{self.place}: {self.sentence}" if self.place else self.sentence
 
     def below(self, place: str) -> "Finding":
-        """Return the finding for a larger document, which contains the finding's document at `place`."""
+        """Return the finding with `place` added before its location, for a document that contains the original one."""
         return replace(self, place=f"{place}.{self.place}" if self.place else place)
 
 
@@ -45,7 +45,10 @@ Findings = Iterator[Finding]
 
 
 class FaultError(ValueError):
-    """Errors in the user's input, one per line, each after `file`. A string becomes a finding without a place."""
+    """An exception for errors in the user's input. Each line of its message has one error, prefixed with the filename.
+
+    If an argument is a string, the string becomes a finding without a location.
+    """
 
     def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
         self.findings = tuple(finding if isinstance(finding, Finding) else Finding("", finding) for finding in findings)
@@ -54,7 +57,7 @@ class FaultError(ValueError):
 
 @contextmanager
 def of_file(file: Path | str) -> Iterator[None]:
-    """Prefix each line of a FaultError from this block with the file name."""
+    """If the `with` block raises a FaultError, prefix each line of the error message with the filename."""
     try:
         yield
     except FaultError as error:
@@ -62,14 +65,14 @@ def of_file(file: Path | str) -> Iterator[None]:
 
 
 def start(file: Path | str, line: int) -> str:
-    """Return a line prefix that editors can open, such as `jobs/run.yaml:31: `, without the unknown parts."""
+    """Return a message prefix that editors can open, such as `jobs/run.yaml:31: `. Omit an unknown line or file."""
     return f"{file}:{line}: " if file and line else f"{file}: " if file else ""
 
 
 def nearest(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
-    """Return the candidate closest to `word`, or "" if no similarity reaches `least`, which is at most 1.
+    """Return the candidate that is most similar to `word`. Ignore case, hyphens and underscores.
 
-    Case, - and _ are ignored.
+    If the similarity of all candidates is below `least`, on a scale from 0 to 1, return "".
     """
     names = {letters(name): name for name in candidates}
     close = difflib.get_close_matches(letters(word), names, n=1, cutoff=least)
@@ -77,19 +80,22 @@ def nearest(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return a fix for a misspelled name: the nearest candidate, or a list of all candidates."""
+    """Suggest a fix for a misspelled name: the most similar candidate, or, if none is similar, all candidates."""
     names = tuple(candidates)
     guess = nearest(word, names)
     return f"did you mean {guess}?" if guess else f"use one of {', '.join(names)}"
 
 
 def listed(names: Sequence[str], last: str) -> str:
-    """Return `A, B and C`, where `last` is the word before the last name; "" if there are no names."""
+    """Join names into a phrase such as `A, B and C`, with the word `last` before the last name."""
     return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def first(findings: Iterable[Finding]) -> Findings:
-    """Yield the first findings, and one finding that counts the others. Calling this function twice is safe."""
+    """Yield the first SHOWN findings, followed by one finding with the number of remaining findings.
+
+    Applying this function to its own output doesn't change the output.
+    """
     iterator = iter(findings)
     yield from islice(iterator, SHOWN)
     surplus = [*islice(iterator, COUNTED - SHOWN)]
@@ -97,14 +103,14 @@ def first(findings: Iterable[Finding]) -> Findings:
         yield from surplus
     elif surplus:
         least = "at least " if SHOWN + len(surplus) == COUNTED else ""
-        yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="fix those above first")
+        yield replace(surplus[0], fault=f"... and {least}{len(surplus):,} more", cure="fix the findings above first")
 
 
 def not_installed(library: str, place: str) -> Findings:
-    """Yield a finding if a library of an extra isn't installed."""
+    """Yield a finding if an optional library isn't installed."""
     if not importlib.util.find_spec(library):
-        fault = f"needs {library}, which isn't installed"
-        yield Finding(place, fault, f"pip install 'vertex-launch[{EXTRAS[library]}]'")
+        fault = f"{library} is required, but it isn't installed"
+        yield Finding(place, fault, f"run: pip install 'vertex-launch[{EXTRAS[library]}]'")
 
 
 def read_text(path: Path) -> str:
@@ -114,20 +120,23 @@ def read_text(path: Path) -> str:
             data = file.read(FILE_LIMIT + 1)
         if len(data) <= FILE_LIMIT:
             return data.decode()
-        problem = ("is larger than 1 MiB", "check that this is the right file")
+        problem = ("the file is larger than 1 MiB", "check that this is the right file")
     except FileNotFoundError:
-        problem = ("there is no such file", _other_name(path))
+        problem = ("the file doesn't exist", _other_name(path))
     except IsADirectoryError:
-        problem = ("is a folder", "specify a file in it")
+        problem = ("this path is a folder", "specify a file in this folder")
     except OSError as fault:
-        problem = (f"can't be read ({fault.strerror})", "check its permissions")
+        problem = (f"the file can't be read ({fault.strerror})", "check the file's permissions")
     except UnicodeDecodeError as fault:
-        problem = (f"byte {fault.start} is not UTF-8 text", "save the file as UTF-8")
+        problem = (f"byte {fault.start} isn't valid UTF-8", "save the file as UTF-8")
     raise FaultError(Finding("", *problem), file=path)
 
 
 def letters(word: str) -> str:
-    """Return a name without - and _ in lower case, so that camelCase, snake_case and gcloud's spelling are equal."""
+    """Return a name in lowercase without hyphens and underscores.
+
+    The returned name is the same for camelCase, snake_case and gcloud's spelling.
+    """
     return word.replace("-", "").replace("_", "").casefold()
 
 

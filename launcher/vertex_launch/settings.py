@@ -1,4 +1,4 @@
-"""Settings from flags, vertex.toml or the environment: where jobs run, with which account, and from which image."""
+"""Reads settings such as the project, the region and the image from flags, vertex.toml and environment variables."""
 
 import json
 import math
@@ -39,7 +39,10 @@ VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Settings:
-    """The keys of vertex.toml, and the origin of each value that isn't from this file. A key without a value is ""."""
+    """The keys of vertex.toml, and the origin of each value that a flag or an environment variable sets.
+
+    If a text key has no value, the key's value is "".
+    """
 
     project: str = ""
     region: str = ""
@@ -57,7 +60,7 @@ class Settings:
 
     @property
     def catalog(self) -> Catalog:
-        """The facts about Vertex AI, overridden by the prices and machines in vertex.toml."""
+        """The catalog of facts about Vertex AI. Prices and machines in vertex.toml override the catalog's values."""
         return catalog.with_own(catalog.standard(), self.machines, self.prices)
 
     @property
@@ -67,17 +70,20 @@ class Settings:
 
     @property
     def host(self) -> str:
-        """Google's API host for the region."""
+        """The hostname of the Vertex AI API in the region."""
         several = "-" not in self.region  # us and eu. Source: google-cloud-aiplatform 2.7.0, utils/__init__.py
         return f"aiplatform.{self.region}.rep.googleapis.com" if several else f"{self.region}-aiplatform.googleapis.com"
 
     def origin(self, key: str) -> str:
-        """Return the origin of a value: vertex.toml, --region, or VERTEX_REGION."""
+        """Return the origin of a setting's value, such as vertex.toml, --region or VERTEX_REGION."""
         return self.origins.get(key, OWN)
 
 
 def load(path: Path, environ: Texts | None = None, flags: Texts | None = None) -> Settings:
-    """Read settings from the flags, then the file, then the environment. Raises FaultError if the file isn't valid."""
+    """Return the settings. Flags override values in the file, and values in the file override environment variables.
+
+    Raises FaultError if a setting isn't valid.
+    """
     table = _table(path) if path.exists() else {}
     sources = {key: source for key in VARIABLES for source in _sources(key, flags or {}, environ or {}, table)[:1]}
     settings = table | {key: value for key, (_, value) in sources.items()}
@@ -92,20 +98,23 @@ def load(path: Path, environ: Texts | None = None, flags: Texts | None = None) -
 
 
 def require(settings: Settings, *keys: str) -> None:
-    """Raise a FaultError that explains how to set the missing values, if any value is missing."""
+    """Raise FaultError if one of these settings has no value. The error message explains how to set the value."""
     if unknown := [key for key in keys if not getattr(settings, key)]:
         cure = 'add --{0}, set VERTEX_{1}, or write {0} = "..." in ' + OWN
         raise FaultError(*(Finding("", f"the {key} isn't set", cure.format(key, key.upper())) for key in unknown))
 
 
 def for_local(settings: Settings) -> Settings:
-    """Return settings for the local Vertex: default project, region and bucket, without your organization's rules."""
+    """Return settings for the local Vertex: missing values get defaults, and your organization's rules are removed."""
     project, region, bucket = (getattr(settings, key) or name for key, name in LOCAL.items())
     return replace(settings, project=project, region=region, bucket=bucket, rules={})
 
 
 def passing(settings: Settings, names: Sequence[str]) -> Settings:
-    """Return settings that pass more shell variables to local replicas. Raises FaultError if a name isn't allowed."""
+    """Return settings that also pass the shell variables `names` to local replicas.
+
+    Raises FaultError if the name of a variable isn't allowed.
+    """
     passed = dict.fromkeys(names, True)
     if findings := [replace(finding, place="--pass-env") for name in passed for finding in _of_variable(name)]:
         raise FaultError(*findings)
@@ -117,18 +126,21 @@ def _table(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError also for a number with thousands of digits
-        raise FaultError(f'{path}: is not valid TOML: {error}; write lines such as bucket = "name"') from None
+        raise FaultError(f'{path}: the file is not valid TOML: {error}; use lines such as bucket = "name"') from None
 
 
 def _sources(key: str, flags: Texts, environ: Texts, file: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the name and value of each flag and variable that sets a key. The file takes precedence over variables."""
+    """Return the name and value of each flag and environment variable that sets a key, in order of precedence.
+
+    If the file sets the key, ignore environment variables.
+    """
     variables = [(name, environ.get(name)) for name in VARIABLES[key] if key not in file]
     both = ((f"--{key.replace('_', '-')}", flags.get(key)), *variables)
     return [(origin, value) for origin, value in both if value]
 
 
 def _findings(toml: Mapping[str, Any]) -> Findings:
-    """Yield the findings for vertex.toml. The place is a key, or "" for the whole file."""
+    """Yield the findings for vertex.toml. The location of a finding is a key, or "" for the whole file."""
     for key, value in toml.items():
         if key in TABLES:
             yield from _of_table(key, value)
@@ -143,13 +155,13 @@ def _findings(toml: Mapping[str, Any]) -> Findings:
         elif key == "bucket" and value.startswith("gs://"):
             yield Finding(key, "starts with gs://", "write only the bucket name")
         elif key in FOLDERS and not NAME.fullmatch(value):
-            yield Finding(key, f"{json.dumps(value)} isn't a {key} name", "use letters, digits, - and _, and no /")
+            yield Finding(key, f"{json.dumps(value)} isn't a {key} name", "use only letters, digits, - and _")
 
 
 def _of_table(key: str, value: Any) -> Findings:
     table = TABLES[key]
     if not isinstance(value, dict):
-        cure = f"write [{key}] and, under it, {table.line.format(table.names)}"
+        cure = f"write [{key}], followed by lines such as {table.line.format(table.names)}"
         yield Finding(key, f"must be a table, not {_kind(value)}", cure)
         return
     for name, inner in value.items():
@@ -174,13 +186,13 @@ def _of_table(key: str, value: Any) -> Findings:
 def _of_variable(name: str) -> Findings:
     if not VARIABLE.fullmatch(name):
         fault = f'"{name}" is not a valid variable name'
-        yield Finding("env", fault, "use letters, digits and _, and start with a letter or _")
+        yield Finding("env", fault, "use only letters, digits and _, and start the name with a letter or _")
     elif CONTRACT.fullmatch(name):
         yield Finding("env", f"only the service can set {name}", "remove it")
 
 
 def _of_price(name: str) -> Findings:
-    """Yield a finding unless the name is a machine type, or a GPU type that is billed separately."""
+    """Yield a finding if the name is neither a machine type nor a GPU type that is billed separately."""
     machines, accelerators = catalog.standard().machines, catalog.standard().accelerators
     with_it = [machine for machine in machines.values() if name in machine.gpus]
     if name not in {**machines, **accelerators}:
@@ -189,7 +201,7 @@ def _of_price(name: str) -> Findings:
         yield Finding("prices", f'"{name}" is not a known machine type or GPU', cure)
     elif name in accelerators and all(machine.needs_gpus for machine in with_it):
         example = f", such as {with_it[0].name}" if with_it else ""
-        cure = f"set the price of the machine types that include it{example}"
+        cure = f"set the price of a machine type that includes this GPU{example}"
         yield Finding("prices", f'"{name}" is not billed separately', cure)
 
 

@@ -1,1 +1,1 @@
-"""The commands of the program: each command reads flags and settings, calls other modules, and prints results."""
+"""The commands of vertex-launch. Each command reads flags and settings, calls other modules, and prints results."""

@@ -1,4 +1,4 @@
-"""The commands `check` and `schema`: check job files against the rules, and print a JSON Schema for editors."""
+"""The `check` command, which checks job files, and the `schema` command, which prints a JSON Schema for editors."""
 
 import json
 from dataclasses import KW_ONLY, asdict, dataclass, replace
@@ -25,9 +25,9 @@ class CheckOptions(SettingsOptions):
     jobs: Annotated[list[Path] | None, Parameter(help="Job files.")] = None
     _: KW_ONLY
     as_json: Annotated[bool, Parameter("--json", help="Print all findings as one JSON document.")] = False
-    strict: Annotated[bool, Parameter(help="Also fail on warnings.")] = False
+    strict: Annotated[bool, Parameter(help="Treat warnings as errors.")] = False
     explain: Annotated[
-        bool, Parameter(help="Explain the rules with these CODEs instead of checking JOBs, or list all rules.")
+        bool, Parameter(help="Explain the rules with these CODEs. Without CODEs, list all rules. No job is checked.")
     ] = False
 
     def act(self) -> None:
@@ -55,7 +55,10 @@ class CheckOptions(SettingsOptions):
                     warned = f", with {count} {'warning' if count == 1 else 'warnings'}" if count else ""
                     console.print(Text.assemble(f"{file.path}: ", ("ok", "green"), warned))
             if formless := [str(file.path) for file in examined if file.job is None]:
-                complain(f"the rules weren't applied to {', '.join(formless)}; fix the format first", style="dim")
+                complain(
+                    f"the rules weren't applied to {', '.join(formless)}; fix the file format first",
+                    style="dim",
+                )
         raise SystemExit(0 if all(file.passes(self.strict) for file in examined) else 1)
 
 

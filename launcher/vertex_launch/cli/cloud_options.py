@@ -1,4 +1,4 @@
-"""The options of the commands that send requests to Vertex AI."""
+"""The options that are shared by all commands that send requests to Vertex AI."""
 
 import contextlib
 import os
@@ -16,12 +16,15 @@ from vertex_launch.cloud.service import PAGE_SIZE, Service, connect, require_loc
 from vertex_launch.job.job_resource import Resource
 from vertex_launch.settings import Settings, for_local, require
 
-MEANING = "The job's number, name or job file. A name or a job file selects the newest job with that name"
+MEANING = "The job's ID, name or job file. A name or a job file selects the newest job with that name"
 BRIEF_SECONDS = 3.0  # request timeout for shell completion
 
 
 def sent_jobs(asked: CompletionContext) -> list[str]:
-    """Return the names of recent jobs that start with the typed text; none if the service doesn't respond."""
+    """Return the names of recent jobs that start with the typed text.
+
+    If the service doesn't respond, return an empty list.
+    """
     with contextlib.suppress(Exception), CloudOptions().cloud() as service:
         names = (str(job.get("displayName")) for job in jobs.newest(replace(service, seconds=BRIEF_SECONDS), PAGE_SIZE))
         return [name for name in dict.fromkeys(names) if name.startswith(asked.incomplete)]
@@ -33,10 +36,13 @@ NamedJob = Annotated[str, Parameter(help=f"{MEANING}.", completer=sent_jobs)]
 
 @dataclass(frozen=True, kw_only=True)
 class CloudOptions(ProjectOptions):
-    """The project and region of a command. VERTEX_ENDPOINT can select a local Vertex instead of Google Cloud."""
+    """The options that select a project and a region.
+
+    If VERTEX_ENDPOINT is set, commands use the local Vertex at this URL instead of Google Cloud.
+    """
 
     def where(self) -> tuple[Settings, str]:
-        """Return the settings, including project and region, and the URL of the local Vertex ("" for Google Cloud)."""
+        """Return the settings and the URL of the local Vertex. For Google Cloud, the URL is ""."""
         settings, endpoint = self.settings(), os.environ.get("VERTEX_ENDPOINT", "")
         if endpoint:
             require_local(endpoint)
@@ -46,7 +52,7 @@ class CloudOptions(ProjectOptions):
 
     @contextlib.contextmanager
     def cloud(self) -> Iterator[Service]:
-        """Yield the service; in the block, convert errors from Google Cloud into messages with a fix."""
+        """Yield the service. Convert errors from Google Cloud in the `with` block into messages with a fix."""
         settings, endpoint = self.where()
         with google_errors(settings):
             yield connect(settings, endpoint)
@@ -54,10 +60,10 @@ class CloudOptions(ProjectOptions):
 
 @dataclass(frozen=True)
 class SentJobOptions(CloudOptions):
-    job: Annotated[str | None, Parameter(help=f"{MEANING}. Default: the newest job.", completer=sent_jobs)] = None
+    job: Annotated[str | None, Parameter(help=f"{MEANING}. The default is the newest job.", completer=sent_jobs)] = None
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:
-        """Yield the service and the selected job; in the block, convert errors as `cloud` does."""
+        """Yield the service and the selected job. Errors are converted in the same way as in `cloud`."""
         with self.cloud() as service:
             yield service, jobs.find(service, self.job)

@@ -1,4 +1,4 @@
-"""The command `emulate`: start the local Vertex, or simulate a failure of a replica in a running local Vertex."""
+"""The `emulate` command, which starts the local Vertex or simulates a replica failure in a running local Vertex."""
 
 import json
 import math
@@ -27,7 +27,7 @@ DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a pro
 Action = Literal["preempt", "kill", "freeze", "late"]
 ACTIONS = """
 - preempt simulates the loss of a SPOT machine: SIGTERM, the grace period, SIGKILL, and a restart of the job.
-- kill stops a replica immediately, as if it ran out of memory.
+- kill stops a replica immediately, as if the replica had run out of memory.
 - freeze pauses a replica for SECONDS, like a hung machine.
 - late delays a replica's next start by SECONDS, as if machines were scarce."""
 HOW = Group("Machine behavior")
@@ -40,9 +40,11 @@ def _seconds(meaning: str) -> Parameter:
 @dataclass(frozen=True)
 class EmulateOptions(LocalOptions):
     action: Annotated[Action | None, Parameter(help=ACTIONS, show_choices=False)] = None
-    job: Annotated[str, Parameter(help="The custom job's ID, the last part of its resource name.")] = ""
+    job: Annotated[str, Parameter(help="The ID of the custom job, from the end of its resource name.")] = ""
     replica: Annotated[str, Parameter(help="The replica, such as workerpool1-0.")] = ""
-    seconds: Annotated[float | None, Parameter(validator=Number(gte=0), help="The duration of freeze or late.")] = None
+    seconds: Annotated[
+        float | None, Parameter(validator=Number(gte=0), help="The duration of a freeze or a delay.")
+    ] = None
     _: KW_ONLY
     port: Annotated[Port, Parameter(metavar="N", help="Port on 127.0.0.1; 0 selects a free port.")] = 8911
     capacity: Annotated[
@@ -86,7 +88,7 @@ class EmulateOptions(LocalOptions):
 def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
     """Return the number of replicas that can run simultaneously, in total and by region.
 
-    Raises FaultError if a word isn't a valid capacity.
+    Raises FaultError if a value of `--capacity` isn't valid.
     """
     everywhere, regions = Options.capacity, dict[str, int]()
     for word in words:
@@ -101,7 +103,10 @@ def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
 
 
 def disturb(state_dir: Path, action: Action, job: str, replica: str, seconds: float) -> None:
-    """Send an action on a replica to the local Vertex in `state_dir`. Raises FaultError if the request fails."""
+    """Ask the local Vertex whose state is in `state_dir` to simulate a failure of a replica.
+
+    Raises FaultError if the request fails.
+    """
     from vertex_launch.local.api.store import endpoint_of
 
     endpoint = endpoint_of(state_dir)

@@ -1,6 +1,6 @@
-"""Follows a job on the terminal: its states, the output of its replicas, its progress, and its result.
+"""Follows a job in the terminal, and prints its states, the output of its replicas, its progress and its result.
 
-The command `logs` prints the same for a job that was submitted earlier.
+The `logs` command follows a job that was submitted earlier.
 """
 
 import json
@@ -45,8 +45,10 @@ Wanted = Callable[[Line], object]
 @dataclass(frozen=True, kw_only=True)
 class LogsOptions(SentJobOptions):
     follow: Annotated[bool, Parameter(alias="-f", help="Follow the log until the job ends.")] = False
-    since: Annotated[str, Parameter(metavar="TIME", help="Start at 10m, 2h or 1d ago, or at a date and time.")] = ""
-    replica: Annotated[str, Parameter(metavar="NAME", help="Print only this replica, such as workerpool0-0.")] = ""
+    since: Annotated[str, Parameter(metavar="TIME", help="Start 10m, 2h or 1d ago, or at a date and time.")] = ""
+    replica: Annotated[
+        str, Parameter(metavar="NAME", help="Print only the lines of this replica, such as workerpool0-0.")
+    ] = ""
     grep: Annotated[
         str, Parameter(metavar="PATTERN", allow_leading_hyphen=True, help="Print only lines that match PATTERN.")
     ] = ""
@@ -76,7 +78,9 @@ def known_replica(name: str, job: Resource) -> None:
     pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
     names = [f"workerpool{pool}-{index}" for pool, spec in pools for index in range(int(spec.get("replicaCount", 0)))]
     if name and names and name not in names:
-        raise FaultError(f"--replica {name}: the job has no such replica; {did_you_mean(name, names[:MOST_SHOWN])}")
+        raise FaultError(
+            f"--replica {name}: the job doesn't have this replica; {did_you_mean(name, names[:MOST_SHOWN])}"
+        )
 
 
 def pattern(text: str) -> re.Pattern[str]:
@@ -88,13 +92,19 @@ def pattern(text: str) -> re.Pattern[str]:
 
 
 def part(pattern: str) -> str:
-    """Return the longest plain text that every match contains; "" if the pattern uses more than simple wildcards."""
+    """Return the longest literal text that every match of the pattern contains.
+
+    If the pattern contains more than simple wildcards and anchors, return "".
+    """
     parts = BETWEEN.split(pattern)
     return max(parts, key=len) if all(map(PLAIN.fullmatch, parts)) else ""
 
 
 def earliest(text: str, now: datetime) -> datetime | None:
-    """Return the time that --since specifies, or None for "". Raises FaultError if the text isn't a time."""
+    """Return the time that the value of --since specifies. If the value is empty, return None.
+
+    Raises FaultError if the value isn't a valid time.
+    """
     try:
         if ago := AGO.fullmatch(text):
             return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
@@ -106,10 +116,10 @@ def earliest(text: str, now: datetime) -> datetime | None:
 def follow_to_end(
     service: Service, name: str, log: Log, wanted: Wanted = lambda line: True, as_json: bool = False
 ) -> int:
-    """Print a job's events until the job ends, and return the exit code for its final state.
+    """Print a job's events until the job ends, and return the exit code for the job's final state.
 
-    Ctrl-C leaves the job running and prints how to follow it again. With `as_json`, stdout gets only JSON lines, and
-    stderr gets all other output.
+    If the user presses Ctrl-C, the job continues, and this function prints the command that follows the job again. If
+    `as_json` is true, print only JSON lines to stdout, and print all other output to stderr.
     """
     job: Resource = {"name": name}
     output = errors if as_json else console
@@ -139,7 +149,7 @@ def follow_to_end(
 
 
 def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: Wanted) -> None:
-    """Print a line, and update the progress bar. A tuning job has no progress bar."""
+    """Print a log line, and update the progress bar. Tuning jobs don't have a progress bar."""
     if wanted(line):
         print_line(line, job, screen.as_json)
     moves = not screen.disable and "studySpec" not in job and line.replica == CHIEF_REPLICA
@@ -148,7 +158,10 @@ def show(line: Line, job: Resource, screen: "Screen", service: Service, wanted: 
 
 
 def print_line(line: Line, job: Resource, as_json: bool) -> None:
-    """Print a line such as `12:03:04 [workerpool0-0] step 50/600` with the trial, if any, or print a JSON object."""
+    """Print a log line such as `12:03:04 [workerpool0-0] step 50/600`, or, if `as_json` is true, a JSON object.
+
+    If the line belongs to a trial, print the trial's ID before the replica's name.
+    """
     if as_json:
         origin = {"time": line.time.isoformat(), "replica": line.replica, "job": line.job, "severity": line.severity}
         print(json.dumps({"message": line.text, **line.fields, **origin}), flush=True)
@@ -159,7 +172,10 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
 
 
 class Screen(Progress):
-    """Output lines with a progress bar below them on a terminal; before the first step, the bar shows times."""
+    """The terminal output: log lines, and a progress bar below the log lines.
+
+    Before the first step, the job's state and times are shown instead of the progress bar.
+    """
 
     def __init__(self, output: Console, as_json: bool) -> None:
         self.as_json = as_json
@@ -175,14 +191,17 @@ class Screen(Progress):
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
     def move(self, steps: events.Steps, cost: str) -> None:
-        """Update the progress bar. Without a new metric, keep the last one."""
+        """Update the progress bar. If `steps` doesn't contain a metric, keep the previous metric."""
         metric = steps.metric or (self.tasks[0].fields["metric"] if self.tasks else "")
         bar: dict[str, Any] = {"completed": steps.done, "total": steps.total, "metric": metric, "cost": cost}
         self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
 
 
 def headline(job: Resource, service: Service) -> Text:
-    """Return `12:03:04 run RUNNING: waited 2 min 3 s`. For a started job, add its run time and cost."""
+    """Return a status line such as `12:03:04 run RUNNING: waited 2 min 3 s`.
+
+    If the job has started, the status line includes its run time and cost.
+    """
     parts = times(job)
     if jobs.ran(job, datetime.now(UTC)) >= 1:
         parts.append(so_far(job, service))
@@ -192,7 +211,7 @@ def headline(job: Resource, service: Service) -> Text:
 
 
 def times(job: Resource) -> list[str]:
-    """Return `waited 2 min 3 s` and, for a started job, `runs for 12 s`."""
+    """Return the wait time and the run time of a job, such as `waited 2 min 3 s` and `runs for 12 s`."""
     now = datetime.now(UTC)
     waited, ran = jobs.waited(job, now), jobs.ran(job, now)
     runs = "ran" if state(job) in ENDED else "runs for"
@@ -201,13 +220,16 @@ def times(job: Resource) -> list[str]:
 
 
 def so_far(job: Resource, service: Service) -> str:
-    """Return the cost so far, such as `about $1.20`; "" if a price is unknown."""
+    """Return the cost of a job so far, such as `about $1.20`. If a price is unknown, return ""."""
     cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
     return f"about {usd(cost.usd)}{' in the cloud' if service.endpoint else ''}" if cost else ""
 
 
 def print_cause(service: Service, job: Resource) -> None:
-    """Print why a job failed: the service's message and, if it has no traceback, the replica's last errors."""
+    """Print the service's message on why a job failed.
+
+    If the message doesn't contain a traceback, also print the last error lines of the replica that failed first.
+    """
     message = fault(job).strip()
     if message:
         complain(message)
@@ -220,7 +242,7 @@ def print_cause(service: Service, job: Resource) -> None:
 
 
 def detached(service: Service, name: str) -> str:
-    """Return instructions to follow the job again and to stop it."""
+    """Return a message with the commands that follow and stop a job that continues to run."""
     id = id_of(name)
     return (
         f"\nthe job continues; follow it with: {command(service, 'logs', id, '--follow')}\n"
@@ -229,7 +251,7 @@ def detached(service: Service, name: str) -> str:
 
 
 def command(service: Service, *words: str) -> str:
-    """Return a command line of this program for the same project and region."""
+    """Return a vertex-launch command that uses the same project and region as the service."""
     settings = service.settings
     typed = (key for key in ("project", "region") if settings.origin(key).startswith("--"))
     return " ".join((program.NAME, *words, *(f"--{key} {getattr(settings, key)}" for key in typed)))

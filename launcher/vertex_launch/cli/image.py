@@ -1,7 +1,8 @@
-"""The commands `image`, `lock` and `package`: build a folder's image, lock its versions, or pack the folder.
+"""The `image`, `lock` and `package` commands, which build an image, lock package versions and build a source package.
 
-`image` builds on this machine or with Cloud Build. `package` makes a source package for a pythonPackageSpec, which
-Google's images install. The folder's pyproject.toml defines the content of the package, and setuptools packs it.
+The `image` command builds the image on this machine or with Cloud Build. The `package` command builds a source package
+for a pythonPackageSpec, and Google's images install this package. The folder's pyproject.toml defines the contents of
+the package, and setuptools builds the package.
 """
 
 import importlib.util
@@ -35,15 +36,19 @@ from vertex_launch.rules.containers import OF_REDUCERS
 from vertex_launch.settings import require
 
 KINDS = ("cpu", "push", "cloud")
-HELP = "cpu, push, cloud, or options of docker build, each as one word. Put other options after a lone --."
-NO_ENGINE = "neither docker nor podman is installed on this machine; to build with Cloud Build, add the word cloud"
+HELP = (
+    "cpu, push, cloud, or docker build options without spaces, such as --no-cache. Put other options after a lone --."
+)
+NO_ENGINE = "neither docker nor podman is installed on this machine; to build with Cloud Build, add the argument cloud"
 NO_KIND = "{} isn't cpu, push or cloud; put options of docker build after a lone --, as in -- --build-arg A=1"
 
 REQUIREMENTS = Path("requirements")
 # The image's platform, and the oldest Python of projects. The same versions work with Ubuntu's newer Python.
 TARGET = ("--python-version=3.11", "--python-platform=x86_64-manylinux_2_28")
 HOW = ("--quiet", "--no-annotate", "--index-strategy=unsafe-best-match")
-NO_UV = "uv, which resolves the versions, isn't installed in this Python; install it: {} -m pip install uv"
+NO_UV = (
+    "uv, which resolves package versions, isn't installed in this Python environment; install it: {} -m pip install uv"
+)
 
 DIST = Path("dist")
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
@@ -83,7 +88,7 @@ def build_by_google(build: Build, project: str) -> None:
 
 
 def build_here(build: Build, push: bool) -> None:
-    """Build the image with this machine's container engine, and print whether its NCCL can use reducers."""
+    """Build the image with the local container engine, and print whether NCCL in the image can use reducers."""
     engine = containers.installed()
     if not engine:
         raise FaultError(NO_ENGINE)
@@ -99,7 +104,10 @@ def build_here(build: Build, push: bool) -> None:
 
 
 def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
-    """Return labels from the image as options of `docker build`; none if its Dockerfile isn't the template's."""
+    """Return labels from the built image as options of `docker build`.
+
+    If the image wasn't built from the template's Dockerfile, return an empty list.
+    """
     done = subprocess.run((engine, *words), capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode > 2:  # the engine failed; 1 and 2 come from the last command in the image
         errors.print(done.stderr)
@@ -115,7 +123,7 @@ class LockOptions:
     _: KW_ONLY
     passed: Passed = ()
     custom_compile_command: Annotated[
-        str, Parameter(metavar="COMMAND", help="The command that the headers of the lock files show.")
+        str, Parameter(metavar="COMMAND", help="The command to show in the headers of the lock files.")
     ] = f"{program.SCRIPT} lock"
 
     def act(self) -> None:
@@ -135,9 +143,10 @@ def resolve(name: str, *words: str) -> None:
 
 
 def call(*words: str) -> None:
-    """Print a command and run it. If the command fails, exit with its exit code.
+    """Print and run a command. If the command fails, exit with the command's exit code.
 
-    Ctrl-C also reaches the command. This function waits for its exit, because gcloud must first cancel its build.
+    Ctrl-C also interrupts the command. In this case, wait until the command exits, because gcloud must first cancel
+    the build.
     """
     console.print(shlex.join(words))
     interrupts: list[int] = []
@@ -177,7 +186,10 @@ class Package:
 
 
 def pack(folder: Path, dist: Path) -> Package:
-    """Pack a folder into `dist` without changing the folder. Raises FaultError if setuptools can't pack it."""
+    """Build a source package of a folder in the `dist` folder.
+
+    Building the package doesn't change the source folder. Raises FaultError if setuptools can't build the package.
+    """
     description = folder / "pyproject.toml"
     name = _name(description)
     with tempfile.TemporaryDirectory() as stand_in:
@@ -192,7 +204,7 @@ def pack(folder: Path, dist: Path) -> Package:
 
 
 def place(package: Package, bucket: str, buckets: Path) -> Path:
-    """Copy the package to the local folder that the local Vertex uses for the bucket."""
+    """Copy the package to the folder that the local Vertex uses as the bucket."""
     copy = buckets / bucket / package.folder / package.file.name
     copy.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(package.file, copy)
@@ -210,4 +222,6 @@ def _name(path: Path) -> str:
     try:
         return str(tomllib.loads(read_text(path))["project"]["name"])
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
-        raise FaultError(f"{path}: doesn't describe a package ({error}); add a table [project] with a name") from None
+        raise FaultError(
+            f"{path}: the file doesn't describe a package ({error}); add a table [project] with a name"
+        ) from None

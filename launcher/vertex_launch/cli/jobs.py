@@ -1,4 +1,4 @@
-"""The commands `jobs`, `status`, `cost` and `cancel`: list jobs, show their state and cost, and stop them."""
+"""The `jobs`, `status`, `cost` and `cancel` commands, which list jobs, show a job's state and cost, and stop a job."""
 
 import json
 from collections.abc import Iterator
@@ -88,7 +88,7 @@ class StatusOptions(SentJobOptions):
 
 
 def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each line."""
+    """Yield the name and value of each line that the `status` command prints below the headline."""
     spec = run_spec(job)
     yield kind(job).rpartition(" ")[2], job["name"]
     for index, pool in enumerate(spec.get("workerPoolSpecs", ())):
@@ -110,7 +110,9 @@ class CostOptions(SentJobOptions):
         with self.sent() as (service, job):
             cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
         if cost is None:
-            raise FaultError(f"{job['name']}: the price of a machine isn't known; add it under [prices] in vertex.toml")
+            raise FaultError(
+                f"{job['name']}: the price of a machine is unknown; add the price under [prices] in vertex.toml"
+            )
         price = cost.per_hour
         if self.json:
             print(json.dumps({"job": job["name"], "usd": cost.usd, "hours": cost.hours, "per_hour": price.usd}))
@@ -137,7 +139,7 @@ class CancelOptions(CloudOptions):
     yes: Annotated[bool, Parameter(help="Don't ask for confirmation.")] = False
 
     def act(self) -> None:
-        message = "nothing was stopped" if self.yes else "nothing was stopped; --yes stops without confirmation"
+        message = "no job was stopped" if self.yes else "no job was stopped; to skip the confirmation, add --yes"
         with self.cloud() as service, signals_as_exceptions():
             with interrupted(message):
                 job = jobs.running(service, self.job)
@@ -149,6 +151,8 @@ class CancelOptions(CloudOptions):
                     return
                 if not (self.yes or confirmed("Stop the job?")):
                     raise SystemExit(1)
-            with interrupted(f"the job may or may not have been stopped; check with: {command(service, 'status', id)}"):
+            with interrupted(
+                f"the job may have been stopped; to check its state, run: {command(service, 'status', id)}"
+            ):
                 service.cancel(name)
         console.print(f"the job was asked to stop; follow it with: {command(service, 'logs', id, '--follow')}")

@@ -1,4 +1,4 @@
-"""The options of `run` and `emulate`, the commands that run jobs on this machine."""
+"""The options that are shared by `run` and `emulate`, the commands that run jobs on this machine."""
 
 import os
 from dataclasses import dataclass, field, replace
@@ -16,22 +16,25 @@ from vertex_launch.settings import passing
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions(SettingsOptions):
-    """Options of `run` and `emulate`."""
+    """The options of the `run` and `emulate` commands."""
 
     state_dir: StateFolder = field(default_factory=lambda: state_dir().folder)
     pass_env: Annotated[
         list[str] | None,
-        Parameter(metavar="NAME", help="Pass this shell's variable NAME to replicas; can be repeated."),
+        Parameter(metavar="NAME", help="Pass this shell's variable NAME to replicas. Can be repeated."),
     ] = None
-    retry_user_errors: Annotated[bool, Parameter(help="Also restart after exit code 1, 2, 126 or 127.")] = False
+    retry_user_errors: Annotated[bool, Parameter(help="Also restart a job after exit code 1, 2, 126 or 127.")] = False
 
     fault: Annotated[
         list[str] | None,
-        Parameter(metavar="R:F@M", help="Simulate a fault, such as workerpool1-0:kill@step=20; can be repeated."),
+        Parameter(metavar="R:F@M", help="Simulate a fault, such as workerpool1-0:kill@step=20. Can be repeated."),
     ] = None
 
     def context(self, options: Options) -> Context:
-        """Return the context of all jobs. Print a warning for each passed variable that this shell doesn't set."""
+        """Return the context in which jobs run.
+
+        Print a warning for each variable that should be passed to replicas but isn't set in your shell.
+        """
         settings = passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, settings.env):
             complain(sentence, style="yellow")

@@ -12,29 +12,32 @@ from vertex_launch import program
 from vertex_launch.cli.output import complain
 from vertex_launch.errors import FaultError, nearest
 
-OTHER_FOLDER, ROOM = "; use a folder that you can write to, or run as its owner", "; free some disk space"
+OTHER_FOLDER, ROOM = (
+    "; use a folder that you can write to, or run this command as the folder's owner",
+    "; free some disk space",
+)
 CURES = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), OTHER_FOLDER)
 CURES |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ROOM)
 
 # Command -> its purpose.
 COMMANDS = {
-    "check": "Report settings that Vertex AI would reject, or that would make a job fail later.",
-    "plan": "Estimate what a job needs and costs: machines, quota, memory, step time, and gain from reduction servers.",
-    "run": "Run a job in the local Vertex. Each replica is a process, or a container, with the service's environment.",
-    "emulate": "Start a local Vertex AI for gcloud and the SDK. With an ACTION, simulate a failure of a replica in it.",
-    "predict": "Serve an exported model on this machine, request predictions from it, and stop it.",
-    "setup": "Create the Google Cloud resources that jobs need, step by step, with gcloud. Keep existing resources.",
-    "submit": "Show a job, ask for confirmation, and send it to Vertex AI. --or and --regions add alternatives.",
+    "check": "Report job settings that Vertex AI would reject or that would make a job fail later.",
+    "plan": "Estimate a job's machines, cost, quota, memory and step time, and whether reduction servers pay off.",
+    "run": "Run a job locally. Each replica is a process or a container with the environment variables of Vertex AI.",
+    "emulate": "Start a local Vertex AI for gcloud and the SDK. With an ACTION, simulate a replica failure.",
+    "predict": "Serve an exported model on this machine, request predictions, and stop the server.",
+    "setup": "Use gcloud to create the Google Cloud resources that jobs need. Existing resources don't change.",
+    "submit": "Show a job, ask for confirmation, and submit the job to Vertex AI. --or and --regions add alternatives.",
     "jobs": "List the newest jobs, tuning jobs and training pipelines, with their state and cost.",
-    "status": "Show a job's state, its cost so far, and why it failed. The exit code depends on the state.",
-    "logs": "Print the output of a job's replicas, merged by time. --follow waits until the job ends.",
-    "cancel": "Stop a job. Its checkpoints stay; to resume, submit the job again with the same output folder.",
-    "cost": "Estimate what a job has cost so far, from list prices and the run time of its machines.",
-    "model": "Download the model that a job, or a tuning job's best trial, exported to the bucket.",
-    "tensorboard": "Show the live curves of a job, or of all trials of a tuning job, in the browser. Stop with Ctrl-C.",
-    "image": "Build this folder's image. cpu builds a small image, push pushes it, and cloud uses Cloud Build.",
+    "status": "Show a job's state, its cost so far, and why the job failed. The exit code depends on the job's state.",
+    "logs": "Print the output of a job's replicas in time order. With --follow, continue until the job ends.",
+    "cancel": "Stop a job, and keep its checkpoints. To resume, submit the job again with the same output folder.",
+    "cost": "Estimate the cost of a job so far from list prices and the run time of its machines.",
+    "model": "Download the model that a job exported to the bucket. For a tuning job, use the best trial's model.",
+    "tensorboard": "Show the live curves of a job or of a tuning job's trials in the browser. To stop, press Ctrl-C.",
+    "image": "Build this folder's image. cpu builds a small image, push pushes the image, and cloud uses Cloud Build.",
     "lock": "Lock the versions of all packages in the image. With --upgrade, select the newest compatible versions.",
-    "package": "Pack a folder for a job with a pythonPackageSpec, and print the command that uploads the package.",
+    "package": "Build a package for a job with a pythonPackageSpec, and print the command that uploads the package.",
     "schema": "Print the JSON Schema of job files, which editors use to check and complete them.",
 }
 # Command -> its class. The module of the class is imported only when the command is called.
@@ -63,7 +66,7 @@ PASSING = {"plan": "TRAINER FLAGS", "run": "TRAINER FLAGS", "image": "DOCKER OPT
 
 
 def main() -> None:
-    """Run the command line. For a user's mistake, print a message, never a traceback."""
+    """Run the command-line interface. If the user's input isn't valid, print a message without a traceback."""
     try:
         value = parsed(sys.argv[1:] or ["--help"])
         if value is not None:
@@ -75,7 +78,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader of the pipe, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise, Python prints an error at exit
     except EOFError:
-        complain("\na question wasn't answered; to skip questions, add --yes")
+        complain("\nthe confirmation prompt wasn't answered; to skip this prompt, add --yes")
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except FaultError as error:
@@ -87,7 +90,7 @@ def main() -> None:
 
 
 def parsed(words: Sequence[str]) -> Any:
-    """Return the command with its options, or None if help was printed."""
+    """Return the command with its options. If help was printed, return None."""
     end = words.index("--") if words[0] in PASSING and "--" in words else len(words)
     try:
         command, bound, to_give = app().parse_args(words[:end], print_error=False, exit_on_error=False)
@@ -102,7 +105,7 @@ def parsed(words: Sequence[str]) -> Any:
 
 
 def app() -> App:
-    """Return the program, whose commands are the classes above."""
+    """Return the command-line application with all commands in COMMANDS."""
     plain = Parameter(negative=(), show_default=lambda value: str(value) if value else None)
     made = App(
         program.NAME, __doc__, help_flags="--help", version_flags=(), help_format="plaintext", default_parameter=plain

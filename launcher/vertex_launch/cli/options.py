@@ -1,4 +1,4 @@
-"""The options that commands share. Each command is a frozen dataclass, whose fields are its options."""
+"""The options that several commands share. Each command is a frozen dataclass whose fields are its options."""
 
 import os
 import re
@@ -34,7 +34,7 @@ Project = Annotated[str, _stand_in("Google Cloud project ID", "VERTEX_PROJECT")]
 
 
 def seconds(_: type, words: Sequence[Any]) -> float:
-    """Return the seconds in a duration such as 90s, 20m or 1.5h. Raises ValueError if the word isn't a duration."""
+    """Convert a duration such as 90s, 20m or 1.5h to seconds. Raises ValueError if the duration isn't valid."""
     text = words[0].value
     if not (match := DURATION.fullmatch(text)):
         raise ValueError(f'"{text}" is not a duration; use, for example, 90s, 20m or 1.5h')
@@ -42,7 +42,7 @@ def seconds(_: type, words: Sequence[Any]) -> float:
 
 
 def state_dir() -> StateDir:
-    """Return the default state folder of the local Vertex. --state-dir can select another folder."""
+    """Return the default state folder of the local Vertex. The --state-dir option selects a different folder."""
     return StateDir(Path(os.environ.get(STATE_DIR) or StateDir.folder))
 
 
@@ -51,7 +51,7 @@ class StandIns:
     """Options that override the settings of the same name in vertex.toml."""
 
     def settings(self) -> Settings:
-        """Return the settings from these options, then from vertex.toml, then from the environment."""
+        """Return the settings. Options override vertex.toml, and vertex.toml overrides environment variables."""
         return load(SETTINGS, os.environ, {key: getattr(self, key, "") for key in VARIABLES})
 
 
@@ -63,7 +63,7 @@ class ProjectOptions(StandIns):
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsOptions(ProjectOptions):
-    """Options for all keys of vertex.toml, for every command that reads a job file."""
+    """The options that override keys of vertex.toml in commands that read a job file."""
 
     bucket: Bucket = ""
     image: Image = ""

@@ -1,4 +1,4 @@
-"""Output of the commands: results on stdout, findings and errors on stderr."""
+"""Prints the results of commands to stdout, and findings and errors to stderr."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ WIDEST = 200  # columns
 
 
 class Lasting(Console):
-    """A console that stops printing when its pipe is closed. The command continues and keeps its exit code."""
+    """A console that stops printing if its output pipe is closed. The command continues, and its exit code stays."""
 
     def on_broken_pipe(self) -> None:
         with contextlib.suppress(SystemExit):
@@ -37,7 +37,10 @@ console, lasting, errors = Console(**PLAIN), Lasting(**PLAIN), Console(stderr=Tr
 
 
 def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
-    """Return a file's job for each of these settings. Print each finding once, and exit if a rule rejects the file."""
+    """Check a job file with each of the given settings, and return one job for each of the settings.
+
+    Print each finding once. If the job file has an error, exit with code 1.
+    """
     project = training.project(Path(), date.today())
     examined = [checks.examine(path, settings, project) for settings in places]
     findings = dict.fromkeys(finding for one in examined for finding in one.findings)
@@ -57,19 +60,19 @@ def report(examined: Examined) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table. If stdout is a pipe, no cell is truncated."""
+    """Print a table. If stdout isn't a terminal, use a wide table, so that cells aren't truncated."""
     (console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDEST)).print(table)
 
 
 def warn_of_age(catalog: Catalog) -> None:
-    """Print a warning if the facts that the rules use are old."""
+    """Print a warning if the facts about Vertex AI that the rules use are outdated."""
     if old := checks.facts_notice(catalog, date.today()):
         complain(old, style="yellow")
 
 
 @contextlib.contextmanager
 def interrupted(message: str) -> Iterator[None]:
-    """If the user presses Ctrl-C, even at a prompt, print this message and exit."""
+    """If the user presses Ctrl-C in the `with` block, even at a prompt, print `message` and exit with code 130."""
     try:
         yield
     except (KeyboardInterrupt, EOFError):
@@ -78,10 +81,10 @@ def interrupted(message: str) -> Iterator[None]:
 
 
 def confirmed(question: str) -> bool:
-    """Ask for confirmation. Raises EOFError if stdin is at its end."""
+    """Ask for confirmation, and return whether the user confirmed. Raises EOFError if stdin provides no input."""
     return input(f"{question} [y/N]: ").strip().casefold() in ("y", "yes")
 
 
 def complain(text: str, style: str = "red") -> None:
-    """Print an error to stderr, without control characters that could affect the terminal."""
+    """Print a message to stderr. Replace control characters, which could affect the terminal."""
     errors.print(Text(printable.lines(text), style=style))

@@ -1,4 +1,4 @@
-"""The commands `model` and `tensorboard`: read the files that a job wrote to its bucket."""
+"""The `model` and `tensorboard` commands, which read the files that a job wrote to its bucket."""
 
 import contextlib
 import subprocess
@@ -29,7 +29,9 @@ PASSING = (GoogleAPIError, GoogleAuthError, NoAnswerError, OSError)
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(SentJobOptions):
-    to: Annotated[Path | None, Parameter(metavar="FOLDER", help="The new folder; default: NAME-model.")] = None
+    to: Annotated[Path | None, Parameter(metavar="FOLDER", help="The folder to create. The default is NAME-model.")] = (
+        None
+    )
 
     def act(self) -> None:
         with self.sent() as (service, job):

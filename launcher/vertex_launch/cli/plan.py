@@ -1,4 +1,4 @@
-"""The command `plan`: print a job's plan as tables or JSON, draw it as a chart, or apply it to the job file."""
+"""The `plan` command, which prints a job's plan, draws a chart, or writes the planned reducers to the job file."""
 
 import json
 import math
@@ -32,18 +32,16 @@ class PlanOptions(SettingsOptions):
     passed: Passed = ()
     compare: Annotated[bool, Parameter(help="Compare several jobs side by side.")] = False
     gradient_bytes: Annotated[
-        float | None, Parameter(help="Bytes of gradients that each step all-reduces, instead of the trainer's value.")
+        float | None, Parameter(help="Bytes of gradients that each step all-reduces. Overrides the trainer's value.")
     ] = None
     step_seconds: Annotated[
-        float | None, Parameter(help="Measured compute time of a step in seconds, without the network.")
+        float | None, Parameter(help="Measured compute time of a step in seconds, excluding communication.")
     ] = None
     run: Annotated[
-        Path | None, Parameter(help="Use the speed of a run on one machine of this type, from its output folder.")
+        Path | None, Parameter(help="The output folder of a run on one machine of the same type, for the run's speed.")
     ] = None
-    mfu: Annotated[
-        float, Parameter(help="Share of peak FLOPS that the GPUs reach, if no speed was measured: 0.01 to 1.")
-    ] = MFU
-    chart: Annotated[Path | None, Parameter(help="Save a .png or .svg chart of 1 to 1,024 machines.")] = None
+    mfu: Annotated[float, Parameter(help="Fraction of peak FLOPS, from 0.01 to 1, if no speed was measured.")] = MFU
+    chart: Annotated[Path | None, Parameter(help="Save a chart of 1 to 1,024 machines as a .png or .svg file.")] = None
     apply: Annotated[bool, Parameter(help="Write the reducers to the job file if they can pay off.")] = False
     json: Annotated[bool, Parameter(help="Print one JSON document instead of tables.")] = False
 
@@ -78,18 +76,18 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
     if missing := [one for name, (option, used) in needed.items() if used for one in not_installed(name, option)]:
         raise FaultError(*missing)
     if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
-        raise FaultError(f"{wanted.chart}: isn't an image; use a name that ends in {' or '.join(PICTURES)}")
+        raise FaultError(f"{wanted.chart} isn't an image filename; use a name that ends in {' or '.join(PICTURES)}")
     if wanted.chart and not wanted.chart.parent.is_dir():
-        raise FaultError(f"{wanted.chart}: the folder {wanted.chart.parent} doesn't exist; create it first")
+        raise FaultError(f"{wanted.chart}: the folder {wanted.chart.parent} doesn't exist; create this folder first")
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
-    """Return the errors of contradictory options, each with a value that is true if the error is present."""
+    """Return the errors that contradictory options can cause. The value of an error is true if the error occurred."""
     count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
     return {
-        f"--mfu is {wanted.mfu:g}; use a share from 0.01 to 1": not 0.01 <= wanted.mfu <= 1,
+        f"--mfu is {wanted.mfu:g}; use a fraction from 0.01 to 1": not 0.01 <= wanted.mfu <= 1,
         f"plan accepts one job, not {count}; to compare jobs, add --compare": count > 1 and not wanted.compare,
         "--compare can't be combined with --apply or --chart; remove --compare": wanted.compare and changes,
         "--gradient-bytes can't be combined with trainer flags after --; use only one of them": flags and unasked,
@@ -101,7 +99,7 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
 
 
 def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Needs:
-    """Plan a job. Memory and time are missing if the trainer can't be described or a machine is unknown."""
+    """Plan a job. If the trainer can't be described or a machine is unknown, the plan excludes memory and time."""
     work, missing = None, ""
     if wanted.gradient_bytes is None:
         try:
@@ -134,23 +132,23 @@ def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, wor
 
 def _draw(plan: Needs, path: Path) -> None:
     if not isinstance(plan, Plan) or not plan.curves:
-        raise FaultError(f"{path}: the chart requires {_missing(plan)}")
+        raise FaultError(f"{path}: {_missing(plan)}")
     from vertex_launch.plan import chart  # importing matplotlib takes a second
 
     chart.save(plan, path)
 
 
 def _missing(plan: Needs) -> str:
-    """Return the missing fact that the chart requires, and how to provide it."""
+    """Return a message about the missing value that the chart requires, and how to provide this value."""
     if not isinstance(plan, Plan):
-        return f"the size of the gradients: {plan.missing}"
+        return f"the chart requires the size of the gradients: {plan.missing}"
     if pools.differ(plan.rows):
-        return "machines of one type; use the same type in pools 0 and 1"
+        return "the chart requires machines of one type; use the same type in pools 0 and 1"
     if plan.workload is None:
-        return "the trainer's batch size; plan without --gradient-bytes"
+        return "the chart requires the trainer's batch size; remove --gradient-bytes"
     if plan.known_compute is None:
-        return "the compute time of a step; measure it and set --step-seconds"
-    return "all prices; add the missing prices under [prices] in vertex.toml"
+        return "the chart requires the compute time of a step; measure this time and set --step-seconds"
+    return "the chart requires all prices; add the missing prices under [prices] in vertex.toml"
 
 
 def _apply(job: Job | TuningJob, plan: Needs) -> None:
@@ -161,7 +159,7 @@ def _apply(job: Job | TuningJob, plan: Needs) -> None:
         raise FaultError(f"{job.path}: --apply changed nothing, because reducers don't pay off; {cure}")
     sizing = plan.advised.sizing
     if plan.present and plan.present.sizing == sizing:
-        console.print(f"{job.path}: already has {sizing.count} x {sizing.machine_type}")
+        console.print(f"{job.path}: the file already has {sizing.count} x {sizing.machine_type}")
         return
     apply.apply(trial(job), sizing)
-    console.print(f"{job.path}: now has {sizing.count} x {sizing.machine_type}")
+    console.print(f"{job.path}: the file now has {sizing.count} x {sizing.machine_type}")

@@ -1,4 +1,4 @@
-"""The command `predict`: request predictions from an exported model, as Vertex AI would."""
+"""The `predict` command, which serves an exported model locally, like Vertex AI, and requests predictions from it."""
 
 import json
 import os
@@ -24,17 +24,19 @@ class PredictOptions:
     model: Annotated[Path, Parameter(help="The folder of an exported model.")]
     sample: Annotated[
         Path | None,
-        Parameter(allow_leading_hyphen=True, help='A JSON file such as {"instances": [...]}; - reads standard input.'),
+        Parameter(
+            allow_leading_hyphen=True, help='A JSON file such as {"instances": [...]}. To read standard input, use -.'
+        ),
     ] = None
     _: KW_ONLY
-    serve: Annotated[bool, Parameter(help="Keep serving until Ctrl-C.")] = False
-    command: Annotated[str, Parameter(help="The serving command, instead of python -m trainer.serving.")] = ""
+    serve: Annotated[bool, Parameter(help="Keep serving until you press Ctrl-C.")] = False
+    command: Annotated[str, Parameter(help="The serving command. The default is python -m trainer.serving.")] = ""
 
     def act(self) -> None:
         if not (self.sample or self.serve):
             raise FaultError("the request is missing; specify a file with instances, or add --serve")
         if not self.model.is_dir():
-            raise FaultError(f"{self.model}: the folder doesn't exist; download a model with the command `model`")
+            raise FaultError(f"{self.model}: the folder doesn't exist; download a model with the `model` command")
         request = request_of(self.sample) if self.sample else None
         command, code = program_of(self.command), 130
         try:
@@ -54,7 +56,10 @@ class PredictOptions:
 
 
 def program_of(command: str) -> tuple[str, ...]:
-    """Return the words of --command, or the project's own server. Raises FaultError if both are missing."""
+    """Return the serving command: the value of --command, or the command of the project's own server.
+
+    Raises FaultError if --command is empty and the project doesn't contain a server.
+    """
     try:
         words = tuple(shlex.split(command))
     except ValueError as error:
@@ -65,15 +70,18 @@ def program_of(command: str) -> tuple[str, ...]:
 
 
 def request_of(path: Path) -> dict[str, Any]:
-    """Return the request in a file: {"instances": [...]} or only the list. Raises FaultError for other content."""
+    """Return the prediction request in a file that contains {"instances": [...]} or only the list of instances.
+
+    Raises FaultError if the file can't be read or contains anything else.
+    """
     try:
         content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())
         json.dumps(content, allow_nan=False)  # Python accepts NaN, but other programs don't
     except OSError as error:
-        raise FaultError(f"{path}: can't be read ({error.strerror}); specify a file with instances") from None
+        raise FaultError(f"{path}: the file can't be read ({error.strerror}); specify a file with instances") from None
     except (ValueError, RecursionError) as error:
-        raise FaultError(f'{path}: is not valid JSON ({error}); write {{"instances": [...]}}') from None
+        raise FaultError(f'{path}: the file is not valid JSON ({error}); write {{"instances": [...]}}') from None
     request = {"instances": content} if isinstance(content, list) else content
     if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
-        raise FaultError(f'{path}: contains no instances; write {{"instances": [...]}}')
+        raise FaultError(f'{path}: the file contains no instances; write {{"instances": [...]}}')
     return request

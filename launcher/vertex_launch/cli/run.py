@@ -1,4 +1,4 @@
-"""The command `run`: run a job file in the local Vertex, without starting the service."""
+"""The `run` command, which runs a job file in the local Vertex without starting the service."""
 
 import os
 import shlex
@@ -45,10 +45,10 @@ class RunOptions(LocalOptions):
         int | None, Parameter(validator=Number(gte=1), help="Maximum number of replicas that train.")
     ] = None
     fresh: Annotated[
-        bool, Parameter(FRESH, help="Empty the job's output folder first, and discard a tuning job's trials.")
+        bool, Parameter(FRESH, help="First empty the job's output folder, and discard a tuning job's trials.")
     ] = False
     containers: Annotated[bool, Parameter(help="Run the container images with Docker or Podman.")] = False
-    restarts: Annotated[bool, Parameter(help="Restart after a failure, as the service does.")] = False
+    restarts: Annotated[bool, Parameter(help="Restart the job after a failure, like the service.")] = False
 
     def act(self) -> None:
         client = containers.client() if self.containers else ""
@@ -62,11 +62,16 @@ class RunOptions(LocalOptions):
         if flags:
             refuse_unknown_flags(whole, job, context.settings)
         if job.spec.enable_web_access:
-            notice = f"enableWebAccess: `run` provides no shells in replicas; to get shells, use {program.NAME} emulate"
+            notice = (
+                f"enableWebAccess: `run` doesn't provide shells in replicas; for shells, use {program.NAME} emulate"
+            )
             complain(notice, style="yellow")
         if isinstance(loaded, TuningJob):
             for flag in tried(flags, loaded.spec.study_spec):
-                complain(f"after --: the tuning job sets {flag}, so each trial uses its own value", style="yellow")
+                complain(
+                    f"after --: the tuning job sets {flag}, so each trial replaces your value with its own value",
+                    style="yellow",
+                )
             raise SystemExit(0 if search(loaded, job, context, self.fresh) else 1)
         if self.retry_user_errors and not self.restarts:
             raise FaultError("--retry-user-errors has no effect without --restarts; add --restarts")
@@ -82,7 +87,7 @@ class RunOptions(LocalOptions):
 
 
 def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
-    """Raise FaultError if the trainer would reject flags after `--`, before any file is deleted."""
+    """Raise FaultError if the trainer would reject flags after `--`. This check runs before any file is deleted."""
     project = training.project(Path(), date.today())
     before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
     in_file = {finding.sentence for finding in before}
@@ -91,19 +96,25 @@ def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
 
 
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
-    """Return the flags that each trial sets again to its own values; the later value takes effect."""
+    """Return the flags that are also parameters of the tuning job.
+
+    Each trial sets these flags again to the trial's own values, and the later value takes effect.
+    """
     parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
     names = [word.partition("=")[0] for word in flags if word.startswith("--")]
     return [name for name in names if _field(name) in parameters]
 
 
 def _field(flag: str) -> str:
-    """Return `learning_rate` for --learning-rate; the trainer accepts - and _ in flags."""
+    """Return the field name of a flag, such as `learning_rate` for --learning-rate.
+
+    The trainer accepts both hyphens and underscores in flags.
+    """
     return flag.removeprefix("--").replace("-", "_")
 
 
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
-    """Run a tuning job with `job` as each trial, print its trials, and return whether it succeeded."""
+    """Run a tuning job whose trials run `job`, print the trials, and return whether the tuning job succeeded."""
     from vertex_launch.local import local_search  # this module imports the whole service
 
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
@@ -125,18 +136,21 @@ def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
 
 
 def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return a message with the command that continues an interrupted run, and whether the run resumes."""
+    """Return a message with the command that continues an interrupted run.
+
+    The message states whether the run resumes from a checkpoint.
+    """
     same = command(argv, environ)
     folder = output_folder(job, state_dir)
     if folder is None:
-        return f"the job sets no output folder, so it restarts from the first step with: {same}"
+        return f"the job doesn't set an output folder, so it can't resume; start from the first step with: {same}"
     if all(path.name == "lease" for path in (folder / "checkpoints").glob("*")):
-        return f"no checkpoint exists yet; start again with: {same}"
+        return f"no checkpoint exists yet; start the job again with: {same}"
     return f"resume with: {same}"
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return this process's command, quoted for a shell, without --fresh so that the run resumes."""
+    """Return the command line of this process, quoted for a shell. Exclude --fresh, so that the run resumes."""
     arguments = argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [word for word in arguments[:end] if word != FRESH]
@@ -148,7 +162,7 @@ def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _shortest(file: Path, environ: Mapping[str, str]) -> str:
-    """Return the shortest name by which the user's shell finds a program."""
+    """Return the shortest name with which the user's shell finds a program."""
     for name in ("python", file.name):
         if shutil.which(name, path=environ.get("PATH", "")) == str(file):
             return name

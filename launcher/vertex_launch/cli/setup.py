@@ -1,4 +1,4 @@
-"""The command `setup`: create the resources that a project needs before its first job."""
+"""The `setup` command, which creates the Google Cloud resources that a project needs before its first job."""
 
 import json
 import shlex
@@ -57,7 +57,7 @@ class SetupOptions(SettingsOptions):
 
 
 def policy() -> Path:
-    """Return the path of the cleanup policy, by which the image repository deletes old images."""
+    """Return the path of the cleanup policy, which deletes old images from the image repository."""
     return state_dir().folder / "clean-up.json"
 
 
@@ -70,7 +70,10 @@ def show(new: Settings, budget: float) -> None:
 
 
 def every(new: Settings, budget: float) -> list[Step]:
-    """Return the steps for the logged-in user. Raises FaultError if the user or the billing account is unknown."""
+    """Return the setup steps for the logged-in user.
+
+    Raises FaultError if the user or the billing account is unknown.
+    """
     who = cloud.ask("config", "get", "account")
     if not who:
         raise FaultError(f"gcloud: no account is logged in; {LOGIN}")
@@ -98,7 +101,10 @@ def take(steps: list[Step]) -> None:
 
 
 def show_quotas(new: Settings) -> None:
-    """Compare each quota with the job that needs the most of it, if gcloud can read the quota."""
+    """Print whether each quota is large enough for the job that needs the most of this quota.
+
+    Quotas that gcloud can't read are skipped.
+    """
     all_needs = ((quota, path) for path in JOBS.glob("*.yaml") for quota in needed(path, new))
     needs = sorted(all_needs, key=lambda need: (need[0].amount, need[1]))
     jobs = {quota.metric: path for quota, path in needs}  # the last job of a metric needs the most of it
@@ -112,7 +118,10 @@ def show_quotas(new: Settings) -> None:
 
 
 def needed(path: Path, new: Settings) -> tuple[Quota, ...]:
-    """Return the quotas that a job file needs; none if the file can't be read, which `check` explains."""
+    """Return the quotas that a job file needs.
+
+    If the job file isn't valid, return an empty tuple. The `check` command reports the errors in the job file.
+    """
     try:
         return pools.needed(spec.load(path), new)
     except FaultError:

@@ -1,4 +1,4 @@
-"""The command `submit`: show the request, ask for confirmation, and send the job to Vertex AI."""
+"""The `submit` command, which shows a job, asks for confirmation, and submits the job to Vertex AI."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,29 +36,29 @@ class SubmitOptions(CloudOptions, SettingsOptions):
     _: KW_ONLY
     others: Annotated[
         list[Path] | None,
-        Parameter("--or", metavar="JOB", help="Send this job if the previous jobs don't start; can be repeated."),
+        Parameter("--or", metavar="JOB", help="Submit this job if the previous jobs don't start. Can be repeated."),
     ] = None
-    regions: Annotated[str, Parameter(metavar="R,R", help="Try each job in these regions, one after the other.")] = ""
+    regions: Annotated[str, Parameter(metavar="R,R", help="Try each job in these regions, in this order.")] = ""
     wait: Annotated[
         float | None,
         Parameter(
             converter=seconds,
             allow_leading_hyphen=True,
             metavar="20m",
-            help="Maximum time that a job waits for machines before it is canceled.",
+            help="Maximum time that a job waits for machines. Afterwards, the job is canceled.",
         ),
     ] = None
-    yes: Annotated[bool, Parameter(help="Don't ask before sending.")] = False
+    yes: Annotated[bool, Parameter(help="Don't ask for confirmation.")] = False
     label: Annotated[
         list[str] | None,
-        Parameter(metavar="KEY=VALUE", help="A label for the job, which also appears on the bill; can be repeated."),
+        Parameter(metavar="KEY=VALUE", help="A label for the job and on the bill. Can be repeated."),
     ] = None
     print: Annotated[
-        Literal["gcloud", "curl", "python"] | None, Parameter(help="Print the request instead of sending it.")
+        Literal["gcloud", "curl", "python"] | None, Parameter(help="Print the request instead of submitting the job.")
     ] = None
     follow: Annotated[
         bool | None,
-        Parameter(negative="--no-follow", help="Print the job's log until it ends (the default on a terminal)."),
+        Parameter(negative="--no-follow", help="Print the log until the job ends. This is the default on a terminal."),
     ] = None
 
     def act(self) -> None:
@@ -70,8 +70,10 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             return
         with self.cloud() as service:
             if service.endpoint:
-                console.print(f"sending to the local Vertex at {service.endpoint}, not to Google Cloud")
-            with interrupted("nothing was sent" if self.yes else "nothing was sent; --yes sends without confirmation"):
+                console.print(f"submitting to the local Vertex at {service.endpoint}, not to Google Cloud")
+            with interrupted(
+                "no job was submitted" if self.yes else "no job was submitted; to skip the confirmation, add --yes"
+            ):
                 offers = [offer(job, service, settings, own, code.get("git-revision", "")) for job, settings in places]
                 wait = self.wait if self.wait is not None or len(offers) == 1 else WAIT_SECONDS
                 if not (all(one.passes for one in offers) and (self.yes or confirmed(question(offers, wait)))):
@@ -83,7 +85,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}")
 
     def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
-        """Yield each job with the settings of each region, in the order in which they are tried."""
+        """Yield each combination of a job and a region's settings, in the order in which the combinations are tried."""
         settings, _ = self.where()
         origins = {**settings.origins, "region": "--regions"}
         names = [name for name in map(str.strip, self.regions.split(",")) if name]
@@ -92,9 +94,9 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             yield from zip(approved(path, *regions), regions, strict=True)
 
     def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
-        """Print the job's request for another client. Raises FaultError if there are several requests."""
+        """Print the job's request for gcloud, curl or Python. Raises FaultError if there are several requests."""
         if len(places) > 1:
-            raise FaultError("--print: only one request can be printed; leave out --or, and specify one region")
+            raise FaultError("--print: only one request can be printed; remove --or, and specify only one region")
         ((job, settings),) = places
         _, endpoint = self.where()
         assert self.print
@@ -103,7 +105,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
 
 @dataclass(frozen=True)
 class Offer:
-    """A job in one region, as it would be sent."""
+    """A job that can be submitted to one region: the API request, and the result of the checks."""
 
     job: Job | TuningJob
     service: Service  # of the region
@@ -115,7 +117,7 @@ class Offer:
 
 
 def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mapping[str, str], revision: str) -> Offer:
-    """Return a job as it would be sent, and print its summary, its labels and its findings."""
+    """Return a job as an offer that can be submitted. Print the job's summary, labels and findings."""
     there = replace(service, settings=settings)
     checks = preflight.look(job, there, revision)
     request = cloud.request(job, settings, own, checks.images)
@@ -127,16 +129,19 @@ def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mappi
 
 def question(offers: Sequence[Offer], wait: float | None) -> str:
     if wait is None:
-        return "Send the job?"
+        return "Submit the job?"
     if len(offers) == 1:
-        return f"Send the job, and cancel it if it hasn't started after {duration(wait)}?"
-    return f"Send the first of these {len(offers)} jobs, and the next one if it hasn't started after {duration(wait)}?"
+        return f"Submit the job, and cancel it if it hasn't started after {duration(wait)}?"
+    return (
+        f"Submit the first of these {len(offers)} jobs, and the next job if no job has started after {duration(wait)}?"
+    )
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
-    """Submit the jobs one by one until a job starts, and return the service and the name of that job.
+    """Submit the jobs one by one until a job starts, and return the service and the name of the started job.
 
-    Two jobs never exist at the same time. If none of the jobs starts, exit. On Ctrl-C, the submitted job continues.
+    A job that doesn't start is canceled before the next job is submitted. If none of the jobs starts, exit. If the
+    user presses Ctrl-C, the submitted job continues.
     """
     for one in offers:
         if len(offers) > 1:
@@ -151,12 +156,12 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
         console.print(f"sent: {name}\n{one.service.page(name)}")
         if wait is None or starts(one, name, wait):
             return one.service, name
-    complain("no job has started, and none is still waiting; try again later, or use a longer --wait")
+    complain("no job has started, and no job is still waiting; try again later, or use a longer --wait")
     raise SystemExit(EXIT_CODES["EXPIRED"])
 
 
 def starts(one: Offer, name: str, wait: float) -> bool:
-    """Return whether a sent job starts in time. If it doesn't, cancel it and print its state."""
+    """Return whether a submitted job starts in time. If the job doesn't start, cancel the job and print its state."""
     service = one.service
     try:
         job = jobs.wait(service, name, lambda job: state(job) not in jobs.WAITING, wait)
@@ -167,16 +172,21 @@ def starts(one: Offer, name: str, wait: float) -> bool:
             return False
         job = jobs.withdraw(service, name)
     except KeyboardInterrupt:
-        errors.print(f"interrupted; no other job will be sent{detached(service, name)}")
+        errors.print(f"interrupted; no other job will be submitted{detached(service, name)}")
         raise SystemExit(DETACHED) from None
     if state(job) == "SUCCEEDED":
         return True
-    console.print(f"{one}: hasn't started after {duration(wait)}; it is {state(job)}", style="yellow")
+    console.print(
+        f"{one}: the job hasn't started after {duration(wait)}; the job's state is {state(job)}", style="yellow"
+    )
     return False
 
 
 def send(request: cloud.Request, service: Service) -> str:
-    """Return the name of the created job. If no response arrives, print the outcome of the request."""
+    """Submit a request, and return the name of the created job.
+
+    If the response is lost, print whether the job was created.
+    """
 
     def outcome() -> str:
         return cloud.whereabouts(request, service, lambda name: detached(service, name))

@@ -13,7 +13,10 @@ UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stop
 
 
 def table(search: Resource, runs: Iterable[Resource]) -> Table:
-    """Return a table with a row for each trial and a mark on the best trial. `runs` include the trials' custom jobs."""
+    """Return a table with a row for each trial. The row of the best trial contains `the best`.
+
+    `runs` must include the custom jobs of the trials.
+    """
     parameters = [parameter["parameterId"] for parameter in search["studySpec"]["parameters"]]
     metrics = [metric["metricId"] for metric in search["studySpec"]["metrics"]]
     shown = Table("trial", *parameters, *metrics, "", box=None, header_style="bold")
@@ -25,7 +28,7 @@ def table(search: Resource, runs: Iterable[Resource]) -> Table:
 
 
 def _end(trial: Mapping[str, Any]) -> str:
-    """Return how a trial ended, such as `succeeded, the best`, or the rule that stopped it early."""
+    """Return the outcome of a trial, such as `succeeded, the best`, or the rule that stopped the trial early."""
     if trial["state"] != "SUCCEEDED":
         return UNFINISHED.get(trial["state"], f"failed: {trial['reason']}")
     ended = trial["stopped"] or "succeeded"

@@ -1,1 +1,1 @@
-"""Access to Vertex AI in the cloud: submit, inspect, follow and stop jobs."""
+"""Submits, inspects, follows and stops jobs on Vertex AI."""

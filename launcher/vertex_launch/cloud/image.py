@@ -1,4 +1,4 @@
-"""The commands with which Docker, Podman and Cloud Build build an image and label it for `submit`."""
+"""Creates the commands that build and label an image with Docker, Podman or Cloud Build."""
 
 import shlex
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ SECONDS = 7200  # build timeout in Cloud Build
 
 @dataclass(frozen=True)
 class Build:
-    """An image build: the names of the image, and the arguments of `docker build` without the folder."""
+    """An image build: the names of the image, and the arguments of `docker build`, excluding the folder."""
 
     names: tuple[str, ...]
     words: tuple[str, ...]
 
     @property
     def print_labels(self) -> tuple[str, ...]:
-        """The engine arguments that print the labels of the built image's content."""
+        """The arguments of Docker or Podman that print labels with the versions of packages in the built image."""
         return ("run", "--rm", "--network=none", "--entrypoint=sh", self.names[0], "-c", LABELS)
 
     @property
@@ -41,10 +41,11 @@ class Build:
 
 
 def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
-    """Describe an image build; `cpu` selects the small image without CUDA, whose names end in -cpu.
+    """Return the description of an image build. If `cpu` is true, the build creates the small image without CUDA.
 
-    A clean code `revision` ("" if unknown) also becomes a tag. This tag still refers to the image after the tag in
-    vertex.toml has moved to a newer image.
+    The names of the small image end in -cpu. If the code has no uncommitted changes, its `revision` becomes another
+    tag, which still refers to this image after the tag in vertex.toml has moved to a newer image. If the revision is
+    unknown, `revision` is "".
     """
     clean = revision and not revision.endswith("-dirty")
     names = [f"{tag}-cpu" if cpu else tag for tag in (name, *([f"{untagged(name)}:{revision}"] if clean else ()))]
@@ -53,7 +54,7 @@ def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
 
 
 def cloud_build(image: Build) -> dict[str, Any]:
-    """Return the configuration with which Cloud Build builds, labels and stores the image.
+    """Return the Cloud Build configuration that builds, labels and stores the image.
 
     Source: Cloud Build, "Build configuration file schema".
     """

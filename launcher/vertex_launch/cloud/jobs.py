@@ -1,4 +1,4 @@
-"""Finds submitted jobs by name or number, checks whether they get machines, and computes their cost."""
+"""Finds submitted jobs by name or ID, waits for their machines, and computes their cost."""
 
 import contextlib
 import heapq
@@ -42,7 +42,7 @@ NO_MACHINES = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a job, from list prices and the time since its machines started."""
+    """The cost of a job, computed from list prices and the run time of the job's machines."""
 
     usd: float
     hours: float  # total of all its runs; each trial of a tuning job is a run
@@ -51,7 +51,10 @@ class Cost:
 
 
 def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
-    """Return the newest jobs in a state ("" for any), without jobs that a tuning job or a pipeline created."""
+    """Return the newest jobs, excluding jobs that a tuning job or a pipeline created.
+
+    If `wanted` isn't empty, return only jobs in this state.
+    """
     makers = [job for kind in MAKERS for job in service.list(kind, most=max(most, NEAR))]
     states = (wanted,) if wanted else ()
     shown = [job for kind in MAKERS for job in _in(service, kind, states, most)] if wanted else makers
@@ -61,32 +64,38 @@ def newest(service: Service, most: int, wanted: str = "") -> list[Resource]:
 
 
 def unfinished(service: Service) -> list[Resource]:
-    """Return all jobs that haven't ended, without jobs that a tuning job or a pipeline created."""
+    """Return all jobs that haven't ended, excluding jobs that a tuning job or a pipeline created."""
     makers = [job for kind in MAKERS for job in _in(service, kind, UNFINISHED, sys.maxsize)]
     return [*_without_made(_in(service, "customJobs", UNFINISHED, sys.maxsize), makers), *makers]
 
 
 def find(service: Service, word: str | None = None) -> Resource:
-    """Return the newest job that `word` selects, or the newest of all. Raises FaultError if no job matches."""
+    """Return the newest job that `word` selects. If `word` is None, return the newest job of all.
+
+    Raises FaultError if no job matches.
+    """
     if word is None:
         if jobs := newest(service, 1):
             return jobs[0]
-        raise FaultError(f"{service.place}: there is no job yet; submit one with: {program.NAME} submit JOB.yaml")
+        raise FaultError(f"{service.place}: there is no job yet; submit a job with: {program.NAME} submit JOB.yaml")
     return _meant(service, word)[0]
 
 
 def running(service: Service, word: str) -> Resource:
-    """Return the job that `word` selects, preferring a running job. Raises FaultError if several are running."""
+    """Return the job that `word` selects. If several jobs match, prefer a running job.
+
+    Raises FaultError if several of the matching jobs are running.
+    """
     jobs = _meant(service, word)
     alive = [job for job in jobs if state(job) not in ENDED]
     if len(alive) > 1:
         choices = ", ".join(f"{id_of(job['name'])} from {clock(moment(job, 'createTime'))}" for job in alive)
-        raise FaultError(f"{len(alive)} jobs with the name {printable(word)} are running; specify a number: {choices}")
+        raise FaultError(f"{len(alive)} jobs with the name {printable(word)} are running; specify a job ID: {choices}")
     return (alive or jobs)[0]
 
 
 def _meant(service: Service, word: str) -> list[Resource]:
-    """Return the jobs that `word` selects, newest first. Several jobs can have the same display name."""
+    """Return the jobs that `word` selects, starting with the newest job. Several jobs can have one display name."""
     names = _resource_names(service, word)
     for name in names:
         with contextlib.suppress(NotFound):
@@ -104,7 +113,10 @@ def _meant(service: Service, word: str) -> list[Resource]:
 
 
 def _resource_names(service: Service, word: str) -> list[str]:
-    """Return the resource names that `word` may mean. Google writes the project number instead of the project ID."""
+    """Return the resource names that `word` can refer to.
+
+    In the resource names that Google returns, the project number replaces the project ID.
+    """
     if word.isdecimal():
         return [f"{service.settings.parent}/{kind}/{word}" for kind in KINDS]
     if BRIEF.fullmatch(word):
@@ -114,35 +126,36 @@ def _resource_names(service: Service, word: str) -> list[str]:
     match = NAME.fullmatch(word)
     if match is None:
         cure = f"use, for example, {service.settings.parent}/customJobs/17"
-        raise FaultError(f"{printable(word)}: isn't a valid job name; {cure}")
+        raise FaultError(f"{printable(word)} isn't a valid job name; {cure}")
     region, job_region = service.settings.region, match["region"]
     if job_region != region:
-        raise FaultError(f"{word}: is in {job_region}, not in {region}; add --region {job_region}")
+        raise FaultError(f"{word}: the job is in {job_region}, not in {region}; add --region {job_region}")
     return [word]
 
 
 def found_no_machines(job: Resource) -> bool:
-    """Return whether a job is still waiting, or ended because no machines were available."""
+    """Return whether a job is still waiting for machines, or ended because no machines were available."""
     waits = state(job) in (*WAITING, "EXPIRED")
     return waits or ("startTime" not in job and job.get("error", {}).get("code") in NO_MACHINES)
 
 
 def withdraw(service: Service, name: str) -> Resource:
-    """Cancel a job, and return it after it has ended.
+    """Cancel a job, wait until the job has ended, and return the job.
 
-    Raises FaultError if the job doesn't end, because another job would then run at the same time.
+    Raises FaultError if the job doesn't end in time. The caller must not submit another job then, because both jobs
+    might run at the same time.
     """
     with contextlib.suppress(FailedPrecondition):  # the job has just ended by itself
         service.cancel(name)
     job = wait(service, name, lambda job: state(job) in ENDED, CANCEL_SECONDS)
     if state(job) not in ENDED:
-        fault = f"was canceled, but its state after {CANCEL_SECONDS:g} s is {state(job) or 'unknown'}"
-        raise FaultError(f"{name}: {fault}; no other job was sent, because both might run")
+        fault = f"the job was canceled, but its state after {CANCEL_SECONDS:g} s is {state(job) or 'unknown'}"
+        raise FaultError(f"{name}: {fault}; no other job was submitted, because both jobs might run")
     return job
 
 
 def wait(service: Service, name: str, until: Callable[[Resource], bool], seconds: float) -> Resource:
-    """Poll a job until `until` returns true or the time is over, and return it. Temporary errors are ignored."""
+    """Poll a job until `until` returns true or the timeout expires, and return the job. Ignore temporary errors."""
     job: Resource
     deadline, job = time.monotonic() + seconds, {"name": name}
     pause = pace_of(service).between
@@ -164,7 +177,7 @@ def _without_made(jobs: Iterable[Resource], makers: Iterable[Resource]) -> Itera
 
 
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
-    """Return the cost of a job until now, or None if the price of one of its machines is unknown."""
+    """Return the cost of a job so far. If the price of one of the job's machines is unknown, return None."""
     spec = CustomJobSpec()
     with contextlib.suppress(json_format.ParseError):  # a pipeline's inputs may not be a CustomJobSpec
         # A field that is newer than this package doesn't affect the cost.
@@ -176,13 +189,13 @@ def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
 
 
 def waited(job: Resource, now: datetime) -> float:
-    """Return the seconds from the job's creation until its machines started, or until now."""
+    """Return how many seconds a job has waited for machines since its creation."""
     until = moment(job, "startTime") or moment(job, "endTime") or now
     return max(0.0, (until - (moment(job, "createTime") or now)).total_seconds())
 
 
 def ran(run: Resource, now: datetime) -> float:
-    """Return the seconds from the start of a run's machines until its end or now; 0 if they haven't started."""
+    """Return the run time of a job or a trial so far, in seconds. If the machines haven't started, return 0."""
     started, until = moment(run, "startTime"), moment(run, "endTime") or now
     # This machine's clock may be behind the service's.
     return max(0.0, (until - started).total_seconds()) if started else 0.0

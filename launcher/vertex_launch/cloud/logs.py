@@ -1,4 +1,4 @@
-"""Reads the log lines of a job's replicas from Cloud Logging, and follows a job to its end."""
+"""Reads the log lines of a job's replicas from Cloud Logging, and follows a job until the job ends."""
 
 import json
 import re
@@ -30,7 +30,7 @@ TRIES = 6  # attempts to read the log of an ended job, or to read a log once
 
 @dataclass(frozen=True)
 class Line:
-    """One line or one JSON object that a replica printed."""
+    """A log line: one line of text or one JSON object that a replica printed."""
 
     id: str
     time: datetime
@@ -46,10 +46,12 @@ class Line:
 
 
 class Log:
-    """The log of a job, or of one replica, since a time or since the job's creation. Late lines are included.
+    """The log of a job or of one replica, from a start time or from the job's creation.
+
+    The log includes lines that arrive late.
 
     Args:
-        part: the text that every line must contain, regardless of case.
+        part: the text that every line must contain. The search ignores case.
     """
 
     def __init__(self, service: Service, since: datetime | None = None, replica: str = "", part: str = "") -> None:
@@ -59,7 +61,10 @@ class Log:
         self.count = 0  # lines that were read
 
     def new(self, job: Resource) -> Iterator[Line]:
-        """Yield each unread line, in time order. After an interruption, a new call continues at the same place."""
+        """Yield each unread log line in time order.
+
+        If an earlier call was interrupted, continue after the last line that the earlier call yielded.
+        """
         since = self._since or moment(job, "createTime")  # without a time, Cloud Logging searches weeks of logs
         wanted = _filter(job, [self._replica] if self._replica else [], since, *self._part)
         try:
@@ -74,7 +79,10 @@ class Log:
             self._forget(since)
 
     def _forget(self, since: datetime | None) -> None:
-        """Start the next request shortly before the newest line, because lines from other machines may be late."""
+        """Move the start of the next request to shortly before the newest line, and forget the IDs of older lines.
+
+        The next request overlaps with this request, because lines from other machines may arrive late.
+        """
         if self._seen:
             newest = min(max(self._seen.values()), datetime.now(UTC))  # a replica may write any timestamp
             begin = newest - pace_of(self._service).late
@@ -83,7 +91,10 @@ class Log:
 
 
 def cause(service: Service, job: Resource) -> Sequence[Line]:
-    """Return the traceback or the last errors of the replica that failed first; empty if the log has no errors."""
+    """Return the traceback or the last error lines of the replica that failed first.
+
+    If the log doesn't contain errors, return an empty sequence.
+    """
     named = [*dict.fromkeys(REPLICA.findall(fault(job)))][:MOST_NAMED]
     wanted = _filter(job, named, moment(job, "createTime"), "severity>=ERROR")
     errors = [*map(_line, islice(service.log_entries(wanted, "timestamp desc"), ERRORS))][::-1]
@@ -94,7 +105,7 @@ def cause(service: Service, job: Resource) -> Sequence[Line]:
 
 
 def _filter(job: Resource, replicas: Sequence[str], since: datetime | None, *more: str) -> str:
-    """Return the Cloud Logging filter for a job's lines, as gcloud writes it."""
+    """Return the Cloud Logging filter for the log lines of a job, in the form that gcloud uses."""
     ids = dict.fromkeys((id_of(job["name"]), *map(id_of, custom_jobs(job)[-MOST_JOBS:])))
     terms = ['resource.type="ml_job"', _one_of("job_id", ids)]
     terms += [_one_of("task_name", replicas)] * bool(replicas)
@@ -124,7 +135,7 @@ def _line(entry: Resource) -> Line:
 
 @dataclass(frozen=True)
 class Pace:
-    """The pace of requests to a service, and the number of times that an ended job's log is read."""
+    """The interval between requests to a service, and the number of times that the log of an ended job is read."""
 
     between: float  # seconds
     settles: int  # reads of an ended job's log without new lines, after which the log counts as complete
@@ -137,29 +148,29 @@ GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1, timedelta(seconds=5))
 
 @dataclass(frozen=True)
 class Changed:
-    """The job has a new state or a new trial."""
+    """The event that the job has a new state or a new trial."""
 
     job: Resource
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The service gave no usable response, for this `reason`. `follow` repeats the request."""
+    """The event that the service didn't return a usable response. `follow` repeats the request."""
 
     reason: str
 
 
 class Back:
-    """The service responds again."""
+    """The event that the service responds again."""
 
 
 Event = Changed | Line | Lost | Back
 
 
 def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> Iterator[Event]:
-    """Yield the events of a job until it has ended and its log is complete.
+    """Yield the events of a job until the job has ended and its log is complete.
 
-    While the job runs, a service that doesn't respond is retried without a limit.
+    If the service doesn't respond while the job runs, retry without a limit.
     Raises GoogleAPICallError if the job can no longer be read, and GoogleAuthError if the credentials have expired.
     """
     pace = pace or pace_of(service)

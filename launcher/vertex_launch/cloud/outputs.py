@@ -1,4 +1,4 @@
-"""Copies the files of a job from its bucket to this machine: its model, and its curves as they grow."""
+"""Copies a job's model and TensorBoard curves from the bucket to this machine."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,9 @@ EVENTS = ".tfevents."  # part of the name of each file with curves
 
 
 def model_address(job: Resource) -> str:
-    """Return the URI of the model of a job, or of a tuning job's best trial. Raises FaultError if no trial is best.
+    """Return the URI of a job's model. For a tuning job, return the URI of the best trial's model.
+
+    Raises FaultError if there is no best trial or no output folder.
 
     Source: Vertex AI documentation, "Environment variables for special Cloud Storage directories", AIP_MODEL_DIR.
     """
@@ -32,15 +34,19 @@ def model_address(job: Resource) -> str:
 
 
 def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, int]]:
-    """Copy a job's model into a new folder, and yield the name and the size in bytes of each copied file.
+    """Copy a job's model into a new folder. For each copied file, yield the filename and the size in bytes.
 
-    The folder appears only when the copy is complete. The checksum of each file is compared with the bucket's.
+    The folder is created only after all files have been copied. The checksum of each file is verified.
     Raises FaultError if the model is missing or the folder exists, and OSError if the folder can't be written.
     """
     if target.exists():
-        raise FaultError(f"{target}: already exists; remove it, or specify another folder with --to")
+        raise FaultError(
+            f"{target}: this folder already exists; remove the folder, or specify a different folder with --to"
+        )
     if not target.absolute().parent.is_dir():
-        raise FaultError(f"{target}: the folder {target.absolute().parent} doesn't exist; create it, or change --to")
+        raise FaultError(
+            f"{target}: the folder {target.absolute().parent} doesn't exist; create this folder, or change --to"
+        )
     address = model_address(job)
     blobs = [*_blobs(address, service)]
     if not blobs:
@@ -55,9 +61,10 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
 
 
 def copy_curves(job: Resource, service: Service, folder: Path) -> int:
-    """Append new data from the curves of a job, or of all trials, to local files, and return the number of files.
+    """Append new data from a job's curves to local copies of the files, and return the number of files.
 
-    These files only grow, and TensorBoard alone can't read a bucket. Raises FaultError if the job has no output folder.
+    For a tuning job, copy the curves of all trials. The curves are copied because TensorBoard without additional
+    packages can't read a bucket. Raises FaultError if the job doesn't have an output folder.
     """
     output = _output(job, "curves")
     address = output if "studySpec" in job else f"{output}/logs"
@@ -75,12 +82,15 @@ def _output(job: Resource, kept: str) -> str:
     """Return the job's output folder. Raises FaultError if the job doesn't set one."""
     output = output_folder(job)
     if not output:
-        raise FaultError(f"{job['name']}: sets no output folder, so it has no {kept}; set {OUTPUT}")
+        raise FaultError(f"{job['name']}: the job doesn't set an output folder, so it has no {kept}; set {OUTPUT}")
     return output
 
 
 def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]:
-    """Yield the objects in a folder with their relative names. Raises FaultError if a name can't be a file name."""
+    """Yield the relative name and the client object of each file in a folder of a bucket.
+
+    Raises FaultError if the name of a file isn't a valid local filename.
+    """
     bucket, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
     options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]
     client = Client(project=bucket, credentials=service.session.credentials, client_options=options)
@@ -89,7 +99,9 @@ def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]
         if name.endswith("/") or not name:
             continue
         if name_fault(name):
-            raise FaultError(f"gs://{bucket}/{blob.name}: can't be a local file name; copy the other files manually")
+            raise FaultError(
+                f"gs://{bucket}/{blob.name}: this name isn't a valid local filename; copy the other files manually"
+            )
         yield PurePosixPath(name), blob
 
 

@@ -1,4 +1,4 @@
-"""Checks a job before it is sent: its images, quotas, bucket and output folder, and jobs that share this folder."""
+"""Checks a job's images, quotas, bucket and output folder before the job is submitted."""
 
 import contextlib
 import hashlib
@@ -53,7 +53,10 @@ class Image:
 
 @dataclass(frozen=True)
 class Preflight:
-    """The result of the checks. `folder` describes the content of the output folder ("" if unknown)."""
+    """The result of the checks before a job is submitted.
+
+    `folder` describes the contents of the output folder. If the contents are unknown, `folder` is "".
+    """
 
     folder: str = ""
     findings: tuple[Finding, ...] = ()
@@ -61,7 +64,7 @@ class Preflight:
 
 
 def look(job: Job | TuningJob, service: Service, revision: str = "") -> Preflight:
-    """Run the checks before a job is sent. `revision` is that of the local code ("" if unknown)."""
+    """Run the checks before a job is submitted. `revision` is the revision of the local code, or "" if unknown."""
     folder, findings, images = "", list[Finding](), list[Image]()
     if not service.endpoint:  # the local Vertex has no images or quotas
         images, findings = _images(trial(job), service, revision)
@@ -88,13 +91,13 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
         cure = f"create it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
         findings += [] if service.endpoint else [Finding(OUTPUT, f"the bucket {bucket} doesn't exist", cure)]
     except Forbidden as error:
-        cure = "make sure that the job's account can write to it: roles/storage.objectAdmin"
+        cure = "make sure that the job's account can write to this folder: roles/storage.objectAdmin"
         findings.append(warning(OUTPUT, f"you can't read the output folder ({message_of(error)})", cure))
     return folder, findings
 
 
 def _content(objects: Objects, prefix: str) -> str:
-    """Describe the content of a folder for the summary. The folder's name may contain glob characters."""
+    """Describe the contents of a folder for the summary. The folder's name may contain glob characters."""
     items = objects(prefix=f"{prefix}checkpoints/step-", matchGlob="**/committed.json")
     if steps := [int(match[1]) for item in items if (match := STEP.search(item["name"]))]:
         return f"resumes at step {max(steps)}"
@@ -102,16 +105,18 @@ def _content(objects: Objects, prefix: str) -> str:
 
 
 def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], list[Finding]]:
-    """Look up the images, because the service reports a missing image only after the machines start."""
+    """Look up a job's images. Without this check, the service reports a missing image only after machines start."""
     images, findings = list[Image](), list[Finding]()
     for pool, name in containers.images(job):
         place = containers.image_at(pool)
         try:
             image = _image(name, service) if pool.task == "containerSpec" else None
         except NotFound:
-            findings.append(Finding(place, f"the image {name} doesn't exist", "build and push it, or fix the name"))
+            findings.append(
+                Finding(place, f"the image {name} doesn't exist", "build and push the image, or fix its name")
+            )
         except (GoogleAPICallError, NoAnswerError) as error:
-            cure = "make sure that it exists; reading it requires roles/artifactregistry.reader"
+            cure = "make sure that the image exists; reading an image requires roles/artifactregistry.reader"
             findings.append(warning(place, f"you can't read the image ({message_of(error)})", cure))
         else:
             if image:
@@ -121,9 +126,10 @@ def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], lis
 
 
 def _image(name: str, service: Service) -> Image | None:
-    """Return the image that a name currently refers to, or None if it isn't in a user's Artifact Registry repository.
+    """Return the image that a name currently refers to.
 
-    Raises NotFound if the image doesn't exist, and another GoogleAPICallError or NoAnswerError if it can't be read.
+    If the image isn't in a user's Artifact Registry repository, return None. Raises NotFound if the image doesn't
+    exist. Raises a different GoogleAPICallError, or NoAnswerError, if the image can't be read.
     Source: OCI Distribution Specification 1.1, "Pulling manifests". The registry accepts Google access tokens.
     """
     parts = ADDRESS.fullmatch(name)
@@ -141,7 +147,10 @@ def _image(name: str, service: Service) -> Image | None:
 
 
 def _labels(document: bytes, repository: str, service: Service) -> Resource:
-    """Return the labels of an image, or of the amd64 image in an index. Raises TypeError or ValueError otherwise."""
+    """Return the labels of an image. If `document` is an image index, return the labels of its amd64 image.
+
+    Raises TypeError or ValueError if a document isn't valid.
+    """
     manifest = dict(json.loads(document))
     for entry in manifest.get("manifests", ()):
         if entry.get("platform", {}).get("architecture") == "amd64":
@@ -153,53 +162,61 @@ def _labels(document: bytes, repository: str, service: Service) -> Resource:
 
 
 def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findings:
-    """Yield a warning if the image contains other code than this folder, or if its NCCL can't use the reducers."""
+    """Yield a warning if the image contains different code from this folder, or if its NCCL can't use reducers."""
     built = image.revision.removesuffix("-dirty")
     if revision and built not in ("", revision):
         fault = f"the image was built from revision {built}, but this folder is at {revision}"
-        yield warning(place, fault, "build and push it again, unless you want that revision")
+        yield warning(place, fault, "build and push the image again, unless you want to use the image's revision")
     if reduced and "idle" in image.reducers:
         fault, _, cure = image.reducers.partition("; ")
         yield warning(place, fault, cure)
 
 
 def _shortages(job: Job | TuningJob, service: Service) -> Findings:
-    """Yield a warning for each quota that is smaller than the job's need, if the quotas can be read."""
+    """Yield a warning for each quota that is too small for the job. If the quotas can't be read, yield nothing."""
     settings = service.settings
     with contextlib.suppress(GoogleAPICallError, NoAnswerError):  # the service itself reports a missing quota
         for quota, limit in pools.limits(pools.needed(job, settings), service.quotas(), settings.region):
             if limit < quota.amount:
                 fault = f"the job needs {quota.amount} of {quota.metric} in {settings.region}, but the quota is {limit}"
                 more = pools.more_command(quota.metric, settings, quota.amount)
-                cure = f"use another region or a smaller job, or request more: {more}"
+                cure = f"use a different region or a smaller job, or request more quota: {more}"
                 yield warning("workerPoolSpecs", fault, cure)
 
 
 def _earlier(job: Job | TuningJob, folder: str, objects: Objects, prefix: str) -> Findings:
     if isinstance(job, TuningJob) and folder != EMPTY:
-        fault = "the folder isn't empty, so a trial would resume from files of an earlier trial with its number"
+        fault = "the folder isn't empty, so a trial would resume from files of an earlier trial with the same ID"
         yield Finding(OUTPUT, fault, "specify another folder")
     elif any(objects(prefix=f"{prefix}model/", maxResults="1")):
         fault = "an earlier run exported its model to this folder, so the job would continue where that run ended"
-        yield warning(OUTPUT, fault, "specify another folder, unless this job has more steps")
+        yield warning(
+            OUTPUT, fault, "specify a different folder, unless this job trains for more steps than the earlier run"
+        )
 
 
 def _elsewhere(bucket: str, service: Service) -> Findings:
-    """Yield a warning if the bucket is in another region. A multi-region bucket may be near enough."""
+    """Yield a warning if the bucket is in a different region from the machines.
+
+    A multi-region bucket doesn't cause a warning, because the bucket may be near the machines.
+    """
     described: Resource = {}
     region = service.settings.region
     with contextlib.suppress(Forbidden, NotFound):  # many users can write objects but can't read the bucket itself
         described = service.bucket(bucket)
     location = str(described.get("location", "")).lower()
     if described.get("locationType") == "region" and location != region:
-        fault = f"the bucket is in {location}, but the machines are in {region}: slower, and billed as egress"
+        fault = (
+            f"the bucket is in {location}, but the machines are in {region}; transfers are slow and billed as egress"
+        )
         yield warning(OUTPUT, fault, f"use a bucket in {region}")
 
 
 def _leased(bucket: str, prefix: str, service: Service) -> Findings:
-    """Yield a warning if a job, even from another project or machine, holds the folder's lease.
+    """Yield a warning if a job holds the lease of the output folder, even a job from another project or machine.
 
-    The lease's age compares the bucket's clock with this machine's clock, so this is only a warning.
+    The finding is only a warning, because the clocks of the bucket and of this machine may differ, and the age of the
+    lease depends on both clocks.
     """
     items = service.objects(bucket, prefix=f"{prefix}{lease.FOLDER}")
     times = {str(item["name"]): datetime.fromisoformat(item["updated"]) for item in items}
@@ -213,14 +230,14 @@ def _leased(bucket: str, prefix: str, service: Service) -> Findings:
 
 
 def _taken(address: str, service: Service) -> Findings:
-    """Yield a finding if another job writes to the folder, because both jobs would overwrite each other's files."""
+    """Yield a finding if another job writes to the output folder. Both jobs would overwrite each other's files."""
     try:
         writers = [job for job in jobs.unfinished(service) if output_folder(job) == address]
     except Forbidden as error:
-        fault = f"can't check whether another job writes to this folder ({message_of(error)})"
-        yield warning(OUTPUT, fault, "make sure that no other job does")
+        fault = f"it's unknown whether another job writes to this folder ({message_of(error)})"
+        yield warning(OUTPUT, fault, "make sure that no other job writes to this folder")
         return
     for job in writers[:1]:
         id, name = id_of(job["name"]), printable(str(job.get("displayName")))
-        cure = f"wait until it ends, stop it with {program.NAME} cancel {id}, or specify another folder"
+        cure = f"wait until this job ends, stop it with {program.NAME} cancel {id}, or specify a different folder"
         yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes to this folder", cure)

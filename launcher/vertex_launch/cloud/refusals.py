@@ -1,4 +1,4 @@
-"""Converts errors from Google Cloud into messages for the user: the service's message, and a fix."""
+"""Converts errors from Google Cloud into messages that contain the service's message and a fix."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ class CloudError(FaultError):
 
 @contextlib.contextmanager
 def google_errors(settings: Settings) -> Iterator[None]:
-    """Raise a CloudError with a message for the user, instead of the errors of Google's clients."""
+    """Convert errors of Google's client libraries in the `with` block into a CloudError with a message for the user."""
     try:
         yield
     except (GoogleAPIError, GoogleAuthError) as error:
@@ -54,7 +54,10 @@ def google_errors(settings: Settings) -> Iterator[None]:
 
 
 def message_of(error: Exception) -> str:
-    """Return the error code and the service's message, without the URL: `403 Permission ... denied on resource ...`."""
+    """Return the error code and the service's message, excluding the URL.
+
+    Example: `403 Permission ... denied on resource ...`.
+    """
     if not isinstance(error, GoogleAPICallError):
         return str(error).partition("\n")[0].rstrip(".")
     words = re.sub(r"^(GET|POST|PATCH|DELETE) \S+: ", "", str(error.message)).strip().rstrip(".")
@@ -68,15 +71,19 @@ def cure(error: Exception, settings: Settings) -> str:
     if isinstance(error, exceptions.TooManyRequests):
         return _quota(text, settings)
     if isinstance(error, GoogleAuthError | exceptions.Unauthorized):
-        key = f"fix the key file in {CREDENTIALS}, or unset this variable and " if os.environ.get(CREDENTIALS) else ""
+        key = (
+            f"fix the key file that {CREDENTIALS} specifies, or unset this variable and "
+            if os.environ.get(CREDENTIALS)
+            else ""
+        )
         return f"{key}{LOGIN}"  # a key file in this variable takes precedence over gcloud's credentials
     if isinstance(error, exceptions.NotFound):
         where = (f"the {key} in {settings.origin(key)}" for key in ("project", "region"))
         return f"check {', '.join(where)}, and the names in the job file"
     if isinstance(error, exceptions.BadRequest):
-        return "fix the field in this message; `check` doesn't include this rule"
+        return "fix the field that this message mentions; the `check` command doesn't check this rule"
     failed = isinstance(error, exceptions.ServerError | exceptions.RetryError)
-    return f"{'the service failed, not the job: try again in a few minutes, or ' if failed else ''}check {STATUS}"
+    return f"{'the service failed, not the job; try again in a few minutes, or ' if failed else ''}check {STATUS}"
 
 
 def _reach(text: str, settings: Settings) -> str:
@@ -88,7 +95,7 @@ def _reach(text: str, settings: Settings) -> str:
 
 
 def _right(text: str, settings: Settings) -> str:
-    """Return the missing role or setting, with the gcloud command that adds it."""
+    """Return a message about the missing role or setting, with the gcloud command that adds the role or setting."""
     project = settings.project or "PROJECT"
     if BILLING.search(text):
         return f"link a billing account: gcloud billing projects link {project} --billing-account=ACCOUNT"
@@ -98,7 +105,7 @@ def _right(text: str, settings: Settings) -> str:
         return f"enable the API: gcloud services enable {api}.googleapis.com --project={project}"
     if account := ACT_AS.search(text):
         who = f"gcloud iam service-accounts add-iam-policy-binding {account[1]}"
-        return f"grant yourself access to that account: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
+        return f"to use this service account, run: {who} --member=user:YOU --role={ROLES['iam.serviceAccounts.']}"
     if NO_PROJECT.search(text):
         return f"check the project in {settings.origin('project')}; list your projects with: gcloud projects list"
     match = PERMISSION.search(text)
@@ -108,7 +115,10 @@ def _right(text: str, settings: Settings) -> str:
 
 
 def _grant(role: str, text: str, settings: Settings) -> str:
-    """Return the command that grants a role: a Cloud Storage role on the bucket, other roles on the project."""
+    """Return the gcloud command that grants a role.
+
+    The command grants Cloud Storage roles on the bucket, and all other roles on the project.
+    """
     on = f"projects add-iam-policy-binding {settings.project or 'PROJECT'}"
     if role.startswith("roles/storage."):
         named = BUCKET.search(text)
@@ -117,9 +127,12 @@ def _grant(role: str, text: str, settings: Settings) -> str:
 
 
 def _quota(text: str, settings: Settings) -> str:
-    """Return how to view the quota in the message, and how to request more."""
+    """Return a message with the commands that show the exhausted quota and request an increase."""
     metric = METRIC.search(text)
     if not metric:
-        return "too many requests were sent: try again in a minute"
+        return "too many requests were sent; try again in a minute"
     see = f"view the quota {metric[0]} with: {pools.quota_command(settings)}"
-    return f"{see}; use another region or a smaller job, or request more: {pools.more_command(metric[0], settings)}"
+    return (
+        f"{see}; use a different region or a smaller job, or request more quota:"
+        f" {pools.more_command(metric[0], settings)}"
+    )

@@ -1,4 +1,4 @@
-"""The code revision of a job or an image."""
+"""Reads the Git revision of the code, which labels a job or an image."""
 
 import subprocess
 from pathlib import Path
@@ -7,7 +7,10 @@ SECONDS = 10.0  # timeout for git, whose repository may be on a slow network dri
 
 
 def labels(folder: Path) -> dict[str, str]:
-    """Return `git-revision`, and `git-dirty` if files differ from it; empty outside a repository."""
+    """Return the label `git-revision`. If files have uncommitted changes, also return the label `git-dirty`.
+
+    Outside a Git repository, return an empty dictionary.
+    """
     if not (revision := _git(folder, "rev-parse", "--short=12", "HEAD")):
         return {}
     changed = _git(folder, "status", "--porcelain")
@@ -16,12 +19,15 @@ def labels(folder: Path) -> dict[str, str]:
 
 
 def described(folder: Path) -> str:
-    """Return the revision for an image's label and tag, with `-dirty` if files differ; "" outside a repository."""
+    """Return the Git revision for an image's label and tag. If files have uncommitted changes, append `-dirty`.
+
+    Outside a Git repository, return "".
+    """
     return _git(folder, "describe", "--always", "--dirty", "--abbrev=12", "--match=") or ""
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return the output of git, or None without git, a repository, a commit, or a response in time."""
+    """Return the output of a git command. If git isn't installed, fails or times out, return None."""
     try:
         done = subprocess.run(("git", *words), cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -28,15 +28,16 @@ LOG_SECONDS = 1.1  # between pages: Cloud Logging allows 60 requests per minute.
 
 
 class NoAnswerError(Exception):
-    """The service didn't respond, or its response isn't usable."""
+    """A missing or unusable response from the service."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """One region of one project.
+    """A client of the service for one region of one project.
 
-    A method raises google.api_core.exceptions.GoogleAPICallError if the service rejects the request, NoAnswerError
-    if the response isn't usable, and google.auth.exceptions.GoogleAuthError if the credentials aren't valid.
+    Methods raise google.api_core.exceptions.GoogleAPICallError if the service rejects the request. Methods raise
+    NoAnswerError if the response is missing or unusable, and google.auth.exceptions.GoogleAuthError if the
+    credentials aren't valid.
     """
 
     settings: Settings  # with a project and a region
@@ -48,7 +49,7 @@ class Service:
         return self._call("GET", self._address(name))
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
-        """Yield at most `most` resources that match a filter, newest first."""
+        """Yield up to `most` resources that match a filter, starting with the newest resource."""
         query = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
         address = self._address(f"{self.settings.parent}/{collection}")
         return islice(self._items("GET", address, collection, query, sys.maxsize), most)
@@ -68,7 +69,10 @@ class Service:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
     def objects(self, bucket: str, **query: str) -> Iterator[Resource]:
-        """Yield the objects of a bucket in order, up to MOST_PAGES. Source: Cloud Storage JSON API, Objects: list."""
+        """Yield the objects of a bucket in order, from up to MOST_PAGES pages of the list.
+
+        Source: Cloud Storage JSON API, Objects: list.
+        """
         return self._items("GET", self._objects_at(bucket), "items", query, MOST_PAGES)
 
     def content(self, bucket: str, name: str, most: int) -> bytes:
@@ -87,7 +91,7 @@ class Service:
 
     @property
     def place(self) -> str:
-        """The project and region for messages, with the URL if the service is a local Vertex."""
+        """The project and region for messages. If the service is a local Vertex, its URL is included."""
         parent = self.settings.parent
         return f"{parent} of the local Vertex at {self.endpoint}" if self.endpoint else parent
 
@@ -111,7 +115,7 @@ class Service:
         return self.endpoint or f"https://{host}"
 
     def _items(self, method: str, url: str, key: str, query: Resource, pages: int, pause: float = 0) -> Iterator[Any]:
-        """Yield the items of a list page by page, with a pause in seconds between two pages."""
+        """Yield the items of a paginated list. Between two pages, wait for `pause` seconds."""
         where, token = "params" if method == "GET" else "json", None
         for _ in range(pages):
             page = self._call(method, url, **{where: {**query, "pageToken": token} if token else query})
@@ -140,7 +144,7 @@ class Service:
 
 
 def _no_answer(address: str, error: BaseException) -> NoAnswerError:
-    """Return an error with the host and the innermost cause, because the outer errors repeat the URL."""
+    """Return an error with the host and the innermost cause. Exclude outer errors, because they only repeat the URL."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__
@@ -148,9 +152,10 @@ def _no_answer(address: str, error: BaseException) -> NoAnswerError:
 
 
 def connect(settings: Settings, endpoint: str = "") -> Service:
-    """Return the service of these settings' region, or the local service at `endpoint`, such as http://127.0.0.1:8911.
+    """Return a client for the project and region in the settings.
 
-    The local service needs no credentials. Raises DefaultCredentialsError if Google Cloud credentials are missing.
+    If `endpoint` is a URL such as http://127.0.0.1:8911, return a client for the local Vertex, which doesn't require
+    credentials. Raises DefaultCredentialsError if Google Cloud credentials are missing.
     """
     if not endpoint:
         credentials, _ = google.auth.default(scopes=[SCOPE])
@@ -161,7 +166,7 @@ def connect(settings: Settings, endpoint: str = "") -> Service:
 
 
 def require_local(endpoint: str) -> None:
-    """Raise FaultError unless VERTEX_ENDPOINT is an HTTP or HTTPS URL of this machine."""
+    """Raise FaultError if `endpoint`, the value of VERTEX_ENDPOINT, isn't an HTTP or HTTPS URL of this machine."""
     try:
         url = urlsplit(endpoint)
         at_home = url.hostname == "localhost" or ipaddress.ip_address(url.hostname or "").is_loopback
@@ -169,5 +174,5 @@ def require_local(endpoint: str) -> None:
     except ValueError:
         local = False
     if not local:
-        cure = "use the URL that emulate prints, such as http://127.0.0.1:8911, or unset it to use Google Cloud"
+        cure = "use the URL that `emulate` prints, such as http://127.0.0.1:8911, or unset it to use Google Cloud"
         raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an HTTP(S) URL of this machine; {cure}')

@@ -1,7 +1,8 @@
-"""Sets up a project before its first job: resources in Google Cloud, and new settings in the project's files.
+"""Creates a project's resources in Google Cloud before its first job, and updates the settings in the project's files.
 
-A step has two gcloud commands: one looks for a resource, and one creates it. The roles grant least-privilege
-permissions. Sources: Vertex AI, "Use a custom service account"; Artifact Registry, "Configure cleanup policies".
+Each setup step has two gcloud commands: the first command looks for a resource, and the second command creates the
+resource. The roles grant least-privilege permissions.
+Sources: Vertex AI, "Use a custom service account"; Artifact Registry, "Configure cleanup policies".
 """
 
 import json
@@ -45,7 +46,7 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the setup: a resource that must exist, and the commands that look for it and create it."""
+    """A setup step: a resource that must exist, and the gcloud commands that look for and create the resource."""
 
     title: str
     looks: Line  # the gcloud command that looks for it, with JSON output
@@ -55,10 +56,11 @@ class Step:
 
 
 def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing: str = "") -> Iterator[Step]:
-    """Yield all steps in order. Raises FaultError if the image isn't in Artifact Registry.
+    """Yield all setup steps in order. Raises FaultError if the image isn't in Artifact Registry.
 
-    `you`, such as user:ada@example.com, will submit jobs. The file `policy` will contain the cleanup policy. `budget`
-    is in USD per month (0 for none), and `billing` is the account that pays ("" if unknown).
+    `you` is the user who submits jobs, such as user:ada@example.com. `policy` is the path of the cleanup policy.
+    `budget` is the monthly budget in USD, or 0 for no budget. `billing` is the ID of the billing account, or "" if the
+    billing account is unknown.
     """
     project, bucket = f"--project={settings.project}", f"gs://{settings.bucket}"
     apis = (*APIS, *(BUDGET_APIS if budget else ()))
@@ -84,14 +86,17 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
 
 
 def _bucket_differs(answer: Any, settings: Settings) -> Iterator[str]:
-    """Yield how an existing bucket differs from the one that setup would create. The bucket isn't changed."""
+    """Yield the differences between an existing bucket and the bucket that `setup` would create.
+
+    The existing bucket isn't changed.
+    """
     location, bucket = str(answer.get("location", "")).lower(), f"gs://{settings.bucket}"
     if answer.get("location_type") == "region" and location != settings.region:
-        place = f"the bucket is in {location}, but the machines are in {settings.region}: slower, and billed as egress"
+        place = f"the bucket is in {location}, but the machines are in {settings.region}; transfers are slow and billed"
         yield f"{place}; use a bucket in {settings.region} with --bucket"
     if answer.get("public_access_prevention", "enforced") != "enforced":
         cure = shown(("storage", "buckets", "update", bucket, "--public-access-prevention"))
-        yield f"the bucket can be made public; to prevent this: {cure}"
+        yield f"the bucket can be made public; to prevent public access, run: {cure}"
 
 
 def _repository(image: str, policy: Path) -> Iterator[Step]:
@@ -115,13 +120,16 @@ def account(settings: Settings) -> str:
 
 
 def account_domain(project: str) -> str:
-    """Return the domain of a project's accounts, such as p.example.com.iam.gserviceaccount.com for example.com:p."""
+    """Return the domain of a project's service accounts.
+
+    Example: the domain of project example.com:p is p.example.com.iam.gserviceaccount.com.
+    """
     organization, _, id = project.rpartition(":")
     return f"{id}{organization and f'.{organization}'}.iam.gserviceaccount.com"
 
 
 def _account(settings: Settings, you: str) -> Iterator[Step]:
-    """Yield the steps for the account, for its roles on the bucket and the log, and for your own roles."""
+    """Yield the steps that create the service account and grant roles to the service account and to the user."""
     who, project, bucket = account(settings), f"--project={settings.project}", f"gs://{settings.bucket}"
     name, _, domain = who.partition("@")
     member = f"serviceAccount:{who}"
@@ -161,18 +169,21 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
 
 
 def look(step: Step) -> tuple[bool, tuple[str, ...]]:
-    """Return whether the step is done, and how the resource differs. Raises FaultError if gcloud fails."""
+    """Return whether a step is done, and how an existing resource differs from the resource that `setup` creates.
+
+    Raises FaultError if gcloud fails.
+    """
     code, output, error = _gcloud(*step.looks, JSON)
     if code == 0:
         answer = json.loads(output or "null")
         return bool(step.done(answer)), tuple(step.differs(answer))
     if _is_absent(error):
         return False, ()
-    raise FaultError(f"{step.title}: can't be checked: {error}; the command was: {shown(step.looks)}")
+    raise FaultError(f"{step.title}: this step can't be checked: {error}; the command was: {shown(step.looks)}")
 
 
 def take(line: Line) -> None:
-    """Run a command, and retry while a new resource isn't visible yet. Raises FaultError if gcloud fails."""
+    """Run a gcloud command. If a new resource isn't visible yet, retry. Raises FaultError if gcloud fails."""
     for seconds in PAUSES:
         time.sleep(seconds)
         code, _, error = _gcloud(*line, "--quiet")
@@ -183,18 +194,21 @@ def take(line: Line) -> None:
 
 
 def _is_absent(error: str) -> bool:
-    """Return whether gcloud didn't find the resource, or the resource's service isn't enabled yet."""
+    """Return whether an error means that the resource doesn't exist, or that its service isn't enabled yet."""
     return bool(ABSENT.search(error) or DISABLED.search(error))
 
 
 def ask(*line: str) -> str:
-    """Return the output of a gcloud command, or "" if it fails."""
+    """Return the output of a gcloud command. If the command fails, return ""."""
     code, answer, _ = _gcloud(*line)
     return answer.strip() if code == 0 else ""
 
 
 def gcloud(otherwise: str = "") -> str:
-    """Return the path of gcloud. If gcloud isn't installed, raise FaultError with `otherwise` at the end."""
+    """Return the path of the gcloud executable.
+
+    Raises FaultError if gcloud isn't installed. The error message ends with `otherwise`.
+    """
     if program := shutil.which("gcloud"):
         return program
     raise FaultError(f"gcloud isn't installed; install it: https://cloud.google.com/sdk/docs/install{otherwise}")
@@ -217,7 +231,7 @@ def _gcloud(*line: str) -> tuple[int, str, str]:
 
 
 def renamed(old: Settings, new: Settings) -> Settings:
-    """Return the new settings. In the image and the account, replace the old project with the new project."""
+    """Return the new settings, with the old project replaced in the image name and in the service account."""
     before, after = (f"{version.region}-docker.pkg.dev/{version.project.replace(':', '/')}/" for version in (old, new))
     image, account = new.image, new.service_account
     if old.project and image.startswith(before):
@@ -228,9 +242,9 @@ def renamed(old: Settings, new: Settings) -> Settings:
 
 
 def changed(path: Path, jobs: Path, old: Settings, new: Settings) -> Iterator[tuple[Path, str]]:
-    """Yield each file that changes with the new settings, and its new text. Comments and order stay.
+    """Yield the path and the new text of each file that must change. Comments and the order of lines are preserved.
 
-    Raises FaultError, before the first file, if vertex.toml is written in a way that this function can't change.
+    Raises FaultError before the first file if this function can't change vertex.toml.
     """
     before = {file: read_text(file) if file.exists() else "" for file in (path, *sorted(jobs.glob("*.yaml")))}
     after = {file: _job(text, old, new) for file, text in before.items()} | {path: _toml(path, before[path], old, new)}
@@ -253,12 +267,12 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
         read = {}
     if {key: read.get(key) for key in KEYS} != wanted:
         lines = ", ".join(f"{key} = {json.dumps(value)}" for key, value in wanted.items())
-        raise FaultError(f"{path}: can't be changed automatically; write {lines}")
+        raise FaultError(f"{path}: this file can't be changed automatically; write {lines}")
     return text
 
 
 def _job(text: str, old: Settings, new: Settings) -> str:
-    """Replace the image and the bucket in a job file. Longer names that start with the old name stay unchanged."""
+    """Replace the image and the bucket in a job file. Longer names that start with the old name aren't changed."""
     if old.image:
         text = re.sub(rf"{re.escape(old.image)}(?![\w.])", lambda _: new.image, text)
     if old.bucket:

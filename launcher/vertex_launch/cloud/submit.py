@@ -1,4 +1,4 @@
-"""Sends a job to Vertex AI: `summary` describes the job, `submit` sends it, and CLIENTS print other clients' code."""
+"""Summarizes a job for the user, submits the job to Vertex AI, or prints code that submits it with another client."""
 
 import json
 import pprint
@@ -52,14 +52,14 @@ print(client.create_{field}(parent={parent!r}, {field}=job).name)"""
 
 @dataclass(frozen=True)
 class Request:
-    """A resource as JSON, and the collection in which it is created."""
+    """A request to create a job: the resource as JSON, and the collection in which the resource is created."""
 
     collection: str
     resource: Resource
 
     @property
     def label(self) -> str:
-        """The label that identifies the request's job: submission=ID."""
+        """The label that identifies the job of this request, in the form submission=ID."""
         return f"{SUBMISSION}={self.resource['labels'][SUBMISSION]}"
 
 
@@ -86,11 +86,11 @@ def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHIN
 def request(
     job: Job | TuningJob, settings: Settings, labels: Mapping[str, str] | None = None, images: Sequence[Image] = ()
 ) -> Request:
-    """Return the API request, which pins these `images` by digest.
+    """Return the API request that creates a job. The request pins `images` by digest.
 
-    Its job gets a unique label, which identifies the job if the response is lost, and an image label. `labels` are
-    additional labels, such as the revision. They override labels in the file, which override those in vertex.toml.
-    Raises FaultError if there are too many labels.
+    The job gets an image label, and a unique label that identifies the job if the response is lost. `labels` are
+    additional labels, such as the revision. These labels override labels in the job file. Labels in the job file
+    override labels in vertex.toml. Raises FaultError if there are too many labels.
     """
     spec = _spec(job, settings, images)
     digest = {"image-digest": images[0].digest.removeprefix("sha256:")[:12]} if images else {}
@@ -107,10 +107,12 @@ def request(
 
 
 def submit(request: Request, service: Service, say: Callable[[str], None] = lambda message: None) -> str:
-    """Create the job, and return its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
+    """Create a job, and return its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
 
-    If the service fails, check whether it created the job anyway, and retry if it didn't. Raises GoogleAPICallError
-    if the service rejects the request. After a ServerError or a NoAnswerError, the job may still exist.
+    If the service fails, check whether the job was created anyway, and retry only if the job wasn't created.
+
+    Raises GoogleAPICallError if the service rejects the request. If this function raises ServerError or NoAnswerError,
+    the job may still exist.
     """
     made = ""
     for seconds in RETRY_SECONDS:
@@ -124,10 +126,13 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
 
 
 def whereabouts(request: Request, service: Service, more: Callable[[str], str]) -> str:
-    """Return the outcome of a request whose response was lost. If it created a job, add the text from `more`."""
+    """Return a message about the outcome of a request whose response was lost.
+
+    If the request created a job, append the text that `more` returns for the job's name.
+    """
     where = f"--project={service.settings.project} --region={service.settings.region}"
     listing = f"gcloud ai {NAMES[request.collection][0]} list {where} --filter=labels.{request.label}"
-    look = f"look for it with: {f'{program.NAME} jobs' if service.endpoint else listing}"
+    look = f"look for the job with: {f'{program.NAME} jobs' if service.endpoint else listing}"
     brief = replace(service, seconds=LOOKUP_SECONDS)
     try:
         for waited in range(LOOKUPS):
@@ -135,10 +140,10 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
             if name := _name(request, brief):
                 return f"the job was created: {name}{more(name)}"
     except GoogleAPICallError as error:
-        return f"it isn't known whether the job was created ({message_of(error)}); {look}"
+        return f"it's unknown whether the job was created ({message_of(error)}); {look}"
     except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):
-        return f"it isn't known whether the job was created; {look}"
-    return f"the service has no such job; if the request arrives later, {look}"
+        return f"it's unknown whether the job was created; {look}"
+    return f"the service doesn't have this job; if the request arrives later, {look}"
 
 
 def _name(request: Request, service: Service) -> str:
@@ -146,7 +151,10 @@ def _name(request: Request, service: Service) -> str:
 
 
 def _spec(job: Job | TuningJob, settings: Settings, images: Sequence[Image]) -> CustomJobSpec:
-    """Return a copy of the spec with images pinned by digest. The file's account overrides that of vertex.toml."""
+    """Return a copy of the spec with images pinned by digest.
+
+    The service account in the job file overrides the service account in vertex.toml.
+    """
     spec, pinned = CustomJobSpec(trial(job).spec), {image.name: image.pinned for image in images}
     spec.service_account = spec.service_account or settings.service_account
     for pool in spec.worker_pool_specs:
@@ -164,13 +172,13 @@ def price(job: Job | TuningJob, settings: Settings) -> str:
     """Return the hourly price of all trials that run simultaneously, and the maximum cost of the job."""
     each, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if each is None:
-        return "not known; add yours under [prices] in vertex.toml"
+        return "unknown; add the price under [prices] in vertex.toml"
     most = usd(trials.count * _hours(trial(job)) * each.usd)
     return f"{usd(trials.at_once * each.usd)} per hour, {most} at most ({each.certainty}: {each.source})"
 
 
 def _hours(run: Job) -> float:
-    """Return the maximum duration of one run, which is seven days if the job doesn't set a timeout."""
+    """Return the maximum duration of one run in hours. If the job doesn't set a timeout, return seven days."""
     scheduling = run.spec.scheduling
     return scheduling.timeout.total_seconds() / 3600 if "timeout" in scheduling else 7 * 24
 
@@ -199,7 +207,7 @@ def _pool_line(pool: Pool) -> str:
 
 
 def _gcloud(request: Request, file: Path, settings: Settings, endpoint: str) -> str:
-    """Return the gcloud command that sends the request. Raises FaultError if gcloud can't send it."""
+    """Return the gcloud command that submits the request. Raises FaultError if gcloud can't submit the request."""
     job = request.resource
     if {} in run_spec(job)["workerPoolSpecs"]:
         raise FaultError(f"{file}: gcloud rejects the empty pool, which the service accepts; use --print curl")

@@ -1,1 +1,1 @@
-"""Plans jobs before they are submitted: their machines, their cost, and their speed."""
+"""Plans the machines, the cost and the speed of a job before the job is submitted."""

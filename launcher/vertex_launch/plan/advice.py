@@ -31,7 +31,7 @@ class Training:
 
     @property
     def pools(self) -> tuple[Row, ...]:
-        """The rows of pools 0 and 1."""
+        """The rows of pools 0 and 1, which train the model."""
         return pools.training(self.rows)
 
     @property
@@ -40,18 +40,21 @@ class Training:
 
     @property
     def usd(self) -> float | None:
-        """The price of the machines in USD per hour, without the reducers."""
+        """The price of the machines in USD per hour, excluding the reducers."""
         price = pools.price(self.pools)
         return price.usd if price else None
 
     def least_compute(self, communication: float) -> float:
-        """Return the compute time per step, in seconds, above which the machines are faster than one machine."""
+        """Return the compute time per step, in seconds, above which all machines are faster than a single machine."""
         return communication / (pools.scale(self.pools) * SAME - (1 - OVERLAP))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A decision for or against reducers. If the decision depends on unknown figures, `pays` is None."""
+    """A decision for or against reducers.
+
+    If the decision depends on unknown figures or on the value of the saved time, `pays` is None.
+    """
 
     pays: bool | None
     text: str
@@ -60,14 +63,17 @@ class Verdict:
 
 
 def verdict(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
-    """Return the first reason against a set of reducers, or, without such a reason, their gain and their cost."""
+    """Return a verdict with the first reason against a set of reducers.
+
+    If there is no such reason, return a verdict with the gain and the cost of the reducers.
+    """
     for reason in chain(_reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce)):
         return Verdict(False, f"No: {reason}.")
     return _weighed(training, sizing, all_reduce)
 
 
 def are_idle(training: Training) -> bool:
-    """Return whether NCCL would bypass any reducers, so that they only increase the price."""
+    """Return whether NCCL would bypass reducers. In this case, reducers would only increase the price."""
     rows, of_image = training.pools, "idle" in training.image_says
     passed_by = any(not row.gpus or reducers.bypassed(row.machine_type, row.gpus) for row in rows)
     return passed_by or of_image or training.machines.fabric_gbps is not None
@@ -76,11 +82,11 @@ def are_idle(training: Training) -> bool:
 def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> Iterator[str]:
     machines = training.machines
     if not all(row.gpus for row in training.pools):
-        yield "reduction servers require GPUs, and some machines that train have no GPU"
+        yield "reduction servers require GPUs, but some training machines don't have a GPU"
     if machines.count == 1:
         yield "with one machine, gradients don't cross the network"
     if training.trials:
-        yield "a tuning job may also pass a trial's flags to the reducers, which don't accept them (trial-reducers)"
+        yield "a tuning job may also pass a trial's flags to the reducers, which reject these flags (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
         yield "FLEX_START requires the same machine type in every pool, so the reducers can't use CPU machines"
     if all_reduce.gpudirect:
@@ -105,13 +111,13 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
     if reduced > ring:
         yield (
             f"{sizing} aren't enough: the all-reduce takes {seconds(reduced)} with them and {wire} with a ring."
-            f" With {sizing.break_even:.1f} or more reducers, it is at least as fast as with a ring"
+            f" With {sizing.break_even:.1f} or more reducers, the all-reduce is at least as fast as with a ring"
         )
     hops = 2 * (members - 1)
     if ring <= hops * HOP:  # the time of the hops, however little is sent
         yield (
-            f"the gradients are too small: the network transfers {gradients} in {wire}, but {hops} hops of a ring of"
-            f" {members} take about {seconds(hops * HOP)}, and reducers save bandwidth, not latency"
+            f"the gradients ({gradients}) are too small: their transfer takes {wire}, but the latency of {hops} hops in"
+            f" a ring of {members} GPUs is about {seconds(hops * HOP)}. Reducers save bandwidth, not latency"
         )
     if compute is None:
         return
@@ -122,15 +128,15 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
         yield f"the gradients are too small: {took}"
     if ring <= OVERLAP * compute:
         yield (
-            f"the job is compute-bound. The ring takes {wire}, and the backward pass hides up to"
-            f" {seconds(OVERLAP * compute)} of an all-reduce, so a faster all-reduce changes nothing"
+            f"the job is compute-bound. The ring takes {wire}, and up to {seconds(OVERLAP * compute)} of an all-reduce"
+            " overlap with the backward pass, so a faster all-reduce doesn't shorten the step"
         )
     if (gain := all_reduce.gain(compute)) < WORTHWHILE:
-        yield f"a step of {seconds(step_seconds(compute, ring))} would become at most {gain:.1%} shorter"
+        yield f"reducers would shorten a step of {seconds(step_seconds(compute, ring))} by at most {gain:.1%}"
 
 
 def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
-    """Return the verdict on reducers that are faster than a ring, from their gain and their price."""
+    """Return the verdict on reducers that are faster than a ring, based on the reducers' gain and price."""
     ring, reduced = all_reduce.ring.seconds, all_reduce.reducers.seconds
     gain = f"{sizing} shorten the all-reduce from {seconds(ring)} to {seconds(reduced)}"
     prices = None if training.usd is None or sizing.usd is None else (training.usd, sizing.usd)
@@ -150,8 +156,8 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
 
 
 def _condition(limit: float | None, least: float, ring: float) -> str:
-    hidden = f"If computing takes more than {seconds(ring / OVERLAP)}, it hides the ring, and reducers change nothing."
+    hidden = f"If a step computes for more than {seconds(ring / OVERLAP)}, reducers don't shorten the step."
     if limit is None:
         return hidden
-    pays = f"pay for themselves if computing a step takes more than {seconds(least)} and less than {seconds(limit)}"
+    pays = f"pay for themselves if a step computes for more than {seconds(least)} and less than {seconds(limit)}"
     return f"Reducers {pays if least < limit else 'never pay for themselves'}. {hidden}"

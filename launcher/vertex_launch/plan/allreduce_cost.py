@@ -1,15 +1,17 @@
-"""Computes the bytes and seconds that one all-reduce of the gradients takes on the network between machines.
+"""Computes the network traffic and the transfer time of one all-reduce of the gradients across machines.
 
 S bytes of gradients on M machines with G GPUs each (N = M x G) can be all-reduced in three ways:
 
-* flat ring: one ring through every GPU, NCCL's default. A machine sends 2 (N - 1) / N x S, the traffic on each link
-  of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
-* hierarchical ring: first a reduction inside each machine, then a ring of machines: 2 (M - 1) / M x S.
-* reducers: a machine sends its gradients (S) once and receives the result once. Each of R reducers receives and
-  sends M x S / R. Source: Vertex AI, "Distributed training", Reduction Server; formulas in launcher/docs/planner.md.
+* Flat ring: one ring connects all GPUs, which is NCCL's default. Each machine sends 2 (N - 1) / N x S bytes, the
+  traffic on each link of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
+* Hierarchical ring: the GPUs of each machine first add their gradients, and then one ring connects the machines. Each
+  machine sends 2 (M - 1) / M x S bytes.
+* Reducers: each machine sends S bytes of gradients once and receives S bytes of sums once. Each of R reducers receives
+  and sends M x S / R bytes. Source: Vertex AI, "Distributed training", Reduction Server; launcher/docs/planner.md.
 
-Seconds are the time that the slowest network card is busy. They are a lower bound without latency, without traffic
-among the GPUs of a machine, and without the time for additions. Network cards send and receive at the same time.
+The transfer time is the time during which the slowest network card is busy. The transfer time is a lower bound that
+excludes latency, traffic between the GPUs of a machine, and the time for additions. Network cards send and receive at
+the same time.
 """
 
 import math
@@ -22,7 +24,7 @@ HOP = 20e-6  # seconds from one machine to the next in one zone; a rough figure 
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines that train together."""
+    """The machines that train a model together."""
 
     count: int
     gpus: float  # per machine, on average; 1 for a machine without GPUs, which runs one process
@@ -31,45 +33,55 @@ class Machines:
 
     @property
     def members(self) -> int:
-        """The number of GPUs in a ring through all machines."""
+        """The number of GPUs in a ring across all machines."""
         return round(self.count * self.gpus)
 
 
 @dataclass(frozen=True)
 class AllReduce:
-    """One way to all-reduce the gradients."""
+    """The network traffic and the transfer time of one method to all-reduce the gradients."""
 
     bytes: float  # sent by each machine per step
     seconds: float  # without any overlap
 
 
 def payload(mtu: int) -> float:
-    """Return the share of a network's rate that carries data, without headers; 0.956 for an MTU of 1500 bytes."""
+    """Return the fraction of the network rate that carries payload rather than headers.
+
+    Example: the fraction is 0.956 for an MTU of 1500 bytes.
+    """
     return (mtu - IP_AND_TCP) / (mtu + ETHERNET)
 
 
 def ring(size: float, machines: Machines, members: int, mtu: int = VPC_MTU) -> AllReduce:
-    """Return the cost of a ring with `members`. In a large ring, each machine sends almost 2 x `size`."""
+    """Return the cost of an all-reduce of `size` bytes in a ring with `members` members.
+
+    In a large ring, each machine sends almost 2 x `size` bytes.
+    """
     sent = 2 * (members - 1) / members * size if machines.count > 1 else 0.0
     return AllReduce(sent, seconds(sent, machines.fabric_gbps or machines.gbps, mtu))
 
 
 def by_reducers(size: float, machines: Machines, count: int, gbps: float, mtu: int = VPC_MTU) -> AllReduce:
-    """Return the cost with `count` reducers. The slower network card, a machine's or a reducer's, sets the time."""
+    """Return the cost of an all-reduce of `size` bytes with `count` reducers.
+
+    The network card that takes longer, in a machine or in a reducer, determines the transfer time.
+    """
     sent = size if machines.count > 1 else 0.0
     of_a_reducer = sent * machines.count / count
     return AllReduce(sent, max(seconds(sent, machines.gbps, mtu), seconds(of_a_reducer, gbps, mtu)))
 
 
 def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
-    """Return the seconds that it takes to send `sent` bytes at `gbps` Gbit/s."""
+    """Return the time in seconds to send `sent` bytes at `gbps` Gbit/s."""
     return 8 * sent / (payload(mtu) * gbps * 1e9)
 
 
 def break_even_reducers(machines: Machines, reducer_gbps: float) -> float:
-    """Return the number of reducers that is as fast as a ring of all GPUs; infinite for a single machine.
+    """Return the number of reducers with which an all-reduce is as fast as in a ring of all GPUs.
 
-    Derived from M x S / (R x r) = 2 (N - 1) / N x S / w. With two GPUs, reducers are never faster than the ring.
+    For a single machine, return infinity. The formula solves M x S / (R x r) = 2 (N - 1) / N x S / w for R. With two
+    GPUs, reducers are never faster than the ring.
     """
     if machines.count < 2:
         return math.inf

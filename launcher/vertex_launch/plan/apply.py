@@ -1,4 +1,4 @@
-"""Writes the planned reducers to the job file. Two values change, and every other byte stays."""
+"""Writes the planned reducers to the job file. Only the reducers' count and machine type change."""
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 
@@ -11,7 +11,10 @@ POOL = f"workerPoolSpecs[{REDUCERS}]"
 
 
 def apply(job: Job, sizing: Sizing) -> None:
-    """Set the count and machine type of the job's reducers. Raises FaultError if the file doesn't set them."""
+    """Set the count and machine type of the reducers in the job file.
+
+    Raises FaultError if the job file doesn't already set both values.
+    """
     with of_file(job.path):
         text = _applied(job, sizing)
     new = job.path.with_name(f".{job.path.name}.new")
@@ -20,7 +23,7 @@ def apply(job: Job, sizing: Sizing) -> None:
 
 
 def _applied(job: Job, sizing: Sizing) -> str:
-    """Return the file's text with these reducers."""
+    """Return the text of the job file with the planned reducers."""
     if not job.reducers:
         machine = f"machineSpec: {{machineType: {sizing.machine_type}}}, replicaCount: {sizing.count}"
         cure = f"add {machine}, and a containerSpec with the reduction server's imageUri"
@@ -31,19 +34,19 @@ def _applied(job: Job, sizing: Sizing) -> str:
     pool = wanted.worker_pool_specs[REDUCERS]
     pool.replica_count, pool.machine_spec.machine_type = sizing.count, sizing.machine_type
     if spec.parse(text, str(job.path)) != wanted:
-        fault = "shares a value with another pool through a YAML anchor"
+        fault = "this pool shares a value with another pool through a YAML anchor"
         raise FaultError(Finding(POOL, fault, "replace the alias with the value, and retry"))
     return text
 
 
 def _edited(text: str, values: dict[str, str]) -> str:
-    """Return the text with new values for the reducers. The parser's marks locate the current values."""
+    """Return the text with new values for the reducers. The YAML parser's marks locate the current values."""
     document, places = strict_yaml.from_yaml(text), []
     for key, value in values.items():
         scalar = strict_yaml.at(document, f"{POOL}.{key}")
         if not isinstance(scalar, strict_yaml.Scalar):
-            cure = "add it with any value, and retry"
-            raise FaultError(Finding(f"{POOL}.{key}", "isn't in the file", cure))
+            cure = "add this key with any value, and retry"
+            raise FaultError(Finding(f"{POOL}.{key}", "the key isn't in the file", cure))
         quote = text[scalar.span.start] if text[scalar.span.start] in "\"'" else ""
         places.append((scalar.span.start, scalar.span.stop, f"{quote}{value}{quote}"))
     for start, end, value in sorted(places, reverse=True):  # from the end, so that earlier marks stay valid

@@ -1,16 +1,16 @@
-"""Formats quantities for people, with three digits and a unit, and times in the local time zone."""
+"""Formats quantities with three significant digits and a unit, and formats times in the local time zone."""
 
 import math
 from datetime import datetime
 
 
 def seconds(value: float) -> str:
-    """Format seconds: 0.000012 -> "0.012 ms", 0.25 -> "250 ms", 12.3 -> "12.3 s"."""
+    """Format a time in seconds. Examples: 0.000012 -> "0.012 ms", 0.25 -> "250 ms", 12.3 -> "12.3 s"."""
     return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
 def size(value: float) -> str:
-    """Format bytes: 1.36e9 -> "1.36 GB". Units are powers of ten, as for network cards and GPU memory."""
+    """Format a number of bytes. Units are powers of ten. Example: 1.36e9 -> "1.36 GB"."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor:
             return f"{value / factor:.3g} {unit}"
@@ -18,13 +18,16 @@ def size(value: float) -> str:
 
 
 def usd(value: float) -> str:
-    """Format US dollars: 12.3456 -> "$12.35", 0.00123 -> "$0.0012"."""
+    """Format an amount in US dollars. Examples: 12.3456 -> "$12.35", 0.00123 -> "$0.0012"."""
     decimals = 1 - math.floor(math.log10(value)) if 0 < value < 0.1 else 2
     return f"${value:,.{decimals}f}"
 
 
 def clock(time: datetime | None) -> str:
-    """Format a local time: "08:29:50" today, "2026-11-23 08:29:50" on another day, and "" for None."""
+    """Format a time in the local time zone. Examples: "08:29:50" today, "2026-11-23 08:29:50" on another day.
+
+    If `time` is None, return "".
+    """
     if time is None:
         return ""
     local, today = time.astimezone(), datetime.now().astimezone().date()
@@ -32,7 +35,7 @@ def clock(time: datetime | None) -> str:
 
 
 def duration(value: float) -> str:
-    """Format whole seconds: 54 -> "54 s", 305 -> "5 min 5 s", 7500 -> "2 h 5 min"."""
+    """Format a duration in whole seconds. Examples: 54 -> "54 s", 305 -> "5 min 5 s", 7500 -> "2 h 5 min"."""
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

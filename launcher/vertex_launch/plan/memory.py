@@ -1,7 +1,8 @@
-"""Checks whether a job fits on its GPUs, from the memory that one process needs and the memory of one GPU.
+"""Checks whether a job fits on its GPUs by comparing the memory that one process needs with the memory of one GPU.
 
-Parameters, gradients and the optimizer's moments are exact. Activations are an estimate of what the backward pass
-needs. RESERVED is an estimate for the CUDA context, NCCL's buffers and fragmentation.
+The sizes of parameters, gradients and the optimizer's moments are exact. The size of activations is an estimate of the
+memory that the backward pass needs. RESERVED is an estimate of the memory that the CUDA context, NCCL's buffers and
+fragmentation occupy.
 """
 
 import math
@@ -15,7 +16,7 @@ RESERVED = 1.5e9  # bytes
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU."""
+    """The memory that a job needs on one GPU and the GPU's total memory, in bytes."""
 
     parameters: float
     gradients: float
@@ -33,7 +34,10 @@ class Memory:
 
 
 def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
-    """Return the bytes that one GPU needs if each of `gpus` holds the whole model and a share of the global batch."""
+    """Return the memory that one GPU needs.
+
+    Each of the `gpus` GPUs holds the whole model and processes an equal part of the global batch.
+    """
     copies = workload.weight_copy_bytes if card.precision == workload.precision else 0
     samples = math.ceil(workload.global_batch / gpus / workload.micro_batches)  # of one micro-batch
     return Memory(
@@ -46,7 +50,10 @@ def memory(workload: Workload, gpus: int, card: Accelerator) -> Memory:
 
 
 def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
-    """Return the change that makes a job fit, such as more micro-batches or a sharded model; "" if it fits."""
+    """Return a change that makes a job fit on its GPUs, such as more micro-batches or a sharded model.
+
+    If the job already fits, return "".
+    """
     needs = memory(workload, gpus, card)
     if needs.fits:
         return ""
@@ -57,9 +64,9 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
         return f"it would fit with --micro-batches {micro_batches} (micro-batches of at most {fitting} samples)"
     shard = state / gpus
     if shard + needs.activations + RESERVED <= needs.card:
-        sharded = f"it would fit if parameters, gradients and optimizer state were sharded over all {gpus} GPUs"
-        return f"{sharded}, with {shard / 1e9:.1f} GB of them on each GPU"
-    return "sharding over all GPUs isn't enough: use GPUs with more memory, or split the model into pipeline stages"
+        sharded = f"it would fit if parameters, gradients and optimizer state were sharded across all {gpus} GPUs"
+        return f"{sharded}, with {shard / 1e9:.1f} GB on each GPU"
+    return "sharding across all GPUs isn't enough; use GPUs with more memory, or split the model into pipeline stages"
 
 
 def _activation_bytes(workload: Workload, card: Accelerator) -> float:

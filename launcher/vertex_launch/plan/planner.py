@@ -1,4 +1,4 @@
-"""Plans one job: its machines, price, memory and step time, and whether reduction servers pay off."""
+"""Plans the machines, price, memory and step time of a job, and determines whether reduction servers pay off."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ SHORT = 0.005  # seconds; launching hundreds of kernels takes about that long
 
 @dataclass(frozen=True)
 class Compute:
-    """The seconds of one step without the network, and the source of this figure."""
+    """The compute time of one step in seconds, excluding communication, and the source of this time."""
 
     seconds: float
     how: str
@@ -32,7 +32,7 @@ class Compute:
 
     @property
     def counts(self) -> bool:
-        """Whether the figure is reliable. An estimate ignores kernel launches, which dominate a short step."""
+        """Whether the compute time is reliable. An estimate ignores kernel launches, which dominate a short step."""
         return not self.estimated or self.seconds >= SHORT
 
 
@@ -47,7 +47,10 @@ class Option:
 
 @dataclass(frozen=True)
 class Needs:
-    """The needs of a job with any program: machines, their price, and quotas. An unknown price is None."""
+    """The machines, the price and the quotas of a job. These needs don't depend on the program that the job runs.
+
+    If a price is unknown, `price` is None.
+    """
 
     name: str
     region: str
@@ -63,13 +66,13 @@ class Needs:
 
     @property
     def at_once(self) -> int:
-        """The number of trials that run at the same time; 1 without trials."""
+        """The number of trials that run at the same time. If the job isn't a tuning job, the number is 1."""
         return self.trials.at_once if self.trials else 1
 
 
 @dataclass(frozen=True)
 class Plan(Needs):
-    """All figures of a job before it is submitted. An unknown figure is None."""
+    """All figures of a job before the job is submitted. If a figure is unknown, its value is None."""
 
     machines: Machines  # that train
     workload: Workload | None
@@ -85,12 +88,12 @@ class Plan(Needs):
 
     @property
     def known_compute(self) -> float | None:
-        """The seconds of one step without the network, if the figure is reliable."""
+        """The compute time of one step in seconds. If the time isn't reliable, the value is None."""
         return self.compute.seconds if self.compute and self.compute.counts else None
 
     @property
     def alone(self) -> float | None:
-        """The samples per second of the strongest machine alone, which doesn't wait for an all-reduce."""
+        """The samples per second that the strongest machine reaches alone, without waiting for an all-reduce."""
         return self.here.samples_per_second / self.over_one if self.here and self.over_one else None
 
     @property
@@ -101,7 +104,7 @@ class Plan(Needs):
 
     @property
     def hierarchical_ring(self) -> str:
-        """A sentence about a hierarchical ring among these machines."""
+        """A sentence that explains the hierarchical ring for the machines of this plan."""
         if self.machines.members == self.machines.count:
             return "With at most one GPU per machine, a hierarchical ring is the same as a flat ring."
         return "A hierarchical ring first adds gradients inside each machine. Then one GPU per machine joins a ring."
@@ -123,10 +126,11 @@ def plan(
     image_says: str = "",
     missing: str = "",
 ) -> Needs:
-    """Return the Plan of a job or of one trial. If information is `missing`, return only its Needs.
+    """Return the Plan of a job or of one trial. If `missing` describes missing information, return only the Needs.
 
-    Raises FaultError if no machine trains, or if a count is below 1. `gradient_bytes` overrides the workload's value,
-    and `compute` overrides an estimate with this `mfu`. `image_says` is the message of the image's build on reducers.
+    `gradient_bytes` overrides the workload's value, and `compute` overrides the estimate that is based on `mfu`.
+    `image_says` is the message about reducers that the image's build printed. Raises FaultError if the job doesn't
+    have training machines, or if a count is below 1.
     """
     job, trials = trial(subject), pools.trials(subject)
     rows = pools.rows(job, settings.catalog)
@@ -145,7 +149,7 @@ def plan(
 def _needs(job: Job, trials: Trials | None, rows: tuple[Row, ...], settings: Settings, missing: str) -> Needs:
     at_once = trials.at_once if trials else 1
     unknown = (
-        f"the network of {row} is unknown; set [machines.{row.machine_type}] in vertex.toml"
+        f"the network speed of {row} is unknown; set [machines.{row.machine_type}] in vertex.toml"
         for row in rows
         if not row.gbps
     )
@@ -229,7 +233,10 @@ def _uncertain(rows: Sequence[Row], catalog: Catalog) -> Iterator[str]:
 
 
 def _load(training: Training, workload: Workload | None) -> Load | None:
-    """Return a step on one machine without reducers, or None if its batch or its compute time is unknown."""
+    """Return the load of one step on one machine, excluding reducers.
+
+    If the batch size or the compute time is unknown, return None.
+    """
     if workload is None or training.compute is None:
         return None
     count, usd = training.machines.count, math.nan if training.usd is None else training.usd
@@ -244,7 +251,10 @@ def _curves(training: Training, load: Load | None, sizing: Sizing, *, idle: bool
 
 
 def _cards(rows: Sequence[Row], catalog: Catalog) -> list[Accelerator]:
-    """Return the GPU types that train; empty if a type is unknown or a machine has no GPU."""
+    """Return the GPU types of the training machines.
+
+    If a GPU type is unknown or a machine doesn't have a GPU, return an empty list.
+    """
     cards = [catalog.accelerators.get(row.accelerator) for row in pools.training(rows)]
     gpus = [card for card in cards if card]
     return gpus if len(gpus) == len(cards) else []

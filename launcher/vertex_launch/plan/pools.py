@@ -1,4 +1,4 @@
-"""The machines of a job: their number, their network, their price, and the quotas that they need."""
+"""Computes the number, the network speed and the price of a job's machines, and the quotas that the job needs."""
 
 import math
 from collections import Counter
@@ -19,7 +19,7 @@ ROLES = ("chief", "workers", "servers", "evaluators")  # of pools, by position
 
 @dataclass(frozen=True)
 class Row:
-    """One pool with machines."""
+    """The machines of one worker pool."""
 
     pool: int
     role: str
@@ -50,7 +50,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Quota:
-    """One quota that a running job uses; `metric` is "" if its name isn't known."""
+    """A quota that a running job uses. If the name of the quota's metric is unknown, `metric` is ""."""
 
     metric: str
     amount: int
@@ -63,12 +63,12 @@ def rows(job: Job, catalog: Catalog) -> tuple[Row, ...]:
 
 
 def training(all_rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return the rows of pools 0 and 1, which train."""
+    """Return the rows of pools 0 and 1, which train the model."""
     return tuple(row for row in all_rows if row.role in ROLES[:2])
 
 
 def machines(all_rows: Sequence[Row]) -> Machines:
-    """Return the machines that train. An all-reduce waits for the slowest network among these machines."""
+    """Return the training machines. Their network speed is the lowest speed, because an all-reduce waits for it."""
     train = training(all_rows)
     count, gpus = sum(row.count for row in train), sum(row.count * max(row.gpus, 1) for row in train)
     gbps, fabric_gbps = min(row.gbps or 0 for row in train), min(row.fabric_gbps or 0 for row in train)
@@ -76,12 +76,12 @@ def machines(all_rows: Sequence[Row]) -> Machines:
 
 
 def scale(all_rows: Sequence[Row]) -> float:
-    """Return the speedup over the machine with the most GPUs, if an all-reduce took no time."""
+    """Return the ideal speedup over the machine with the most GPUs, assuming that an all-reduce is instantaneous."""
     return machines(all_rows).members / max(max(row.gpus, 1) for row in training(all_rows))
 
 
 def differ(all_rows: Sequence[Row]) -> bool:
-    """Return whether the machines that train have more than one type."""
+    """Return whether the training machines have different types."""
     return len({(row.machine_type, row.accelerator, row.gpus) for row in training(all_rows)}) > 1
 
 
@@ -94,14 +94,14 @@ def trials(job: Job | TuningJob) -> Trials | None:
 
 
 def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
-    """Return the hourly price of these machines for `at_once` parallel trials, or None if a price is unknown."""
+    """Return the hourly price of these machines for `at_once` parallel trials. If a price is unknown, return None."""
     return total([(at_once * row.count, row.price) for row in some_rows])
 
 
 def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
-    """Return the amount of each quota that the job, or `at_once` parallel trials, need, with GPUs first.
+    """Return the quotas that `at_once` parallel runs of a job need, starting with the GPU quotas.
 
-    Source: Vertex AI, "Quotas and limits"; a SPOT or FLEX_START job uses the preemptible metrics.
+    A SPOT or FLEX_START job uses the preemptible metrics. Source: Vertex AI, "Quotas and limits".
     """
     catalog, preemptible = settings.catalog, job.spec.scheduling.strategy in PREEMPTIBLE
     cards: Counter[tuple[str, str]] = Counter()  # (last word of the metric, noun that it counts) -> amount
@@ -124,14 +124,20 @@ def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
 
 
 def needed(job: Job | TuningJob, settings: Settings) -> tuple[Quota, ...]:
-    """Return the quotas with a known name that a job, or all parallel trials of a tuning job, need."""
+    """Return the quotas that a job needs, excluding quotas whose metric is unknown.
+
+    For a tuning job, return the quotas that all parallel trials need together.
+    """
     search = trials(job)
     wanted = quotas(trial(job), settings, search.at_once if search else 1)
     return tuple(quota for quota in wanted if quota.metric)
 
 
 def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: str) -> Iterator[tuple[Quota, int]]:
-    """Yield each quota that has a limit in this region, and the limit. Source: Cloud Quotas API v1, quotaInfos."""
+    """Yield each wanted quota that has a limit in the region, together with this limit.
+
+    Source: Cloud Quotas API v1, quotaInfos.
+    """
     wanted = {quota.metric: quota for quota in wanted_quotas}
     for info in infos if wanted else ():
         if quota := wanted.pop(info.get("metric", ""), None):
@@ -147,13 +153,16 @@ def _regions(entry: Resource) -> Sequence[str]:
 
 
 def quota_command(settings: Settings) -> str:
-    """Return the gcloud command that shows the project's quotas for these machines, by region."""
+    """Return the gcloud command that shows the project's quotas for training machines in each region."""
     which = f"--consumer=projects/{settings.project or 'PROJECT'} --filter='metric:custom_model_training'"
     return f"gcloud alpha services quota list --service=aiplatform.googleapis.com {which}"
 
 
 def more_command(metric: str, settings: Settings, amount: int | str = "COUNT") -> str:
-    """Return the gcloud command that requests `amount` of a metric in the region. It looks up the quota ID."""
+    """Return the gcloud command that requests a quota of `amount` for a metric in the region.
+
+    The command also looks up the quota ID.
+    """
     of = f"--service={metric.partition('/')[0]} --project={settings.project or 'PROJECT'}"
     id = f"$(gcloud beta quotas info list {of} --filter=metric={metric} --format='value(quotaId)')"
     wanted = f"--preferred-value={amount} --dimensions=region={settings.region or 'REGION'}"

@@ -1,9 +1,10 @@
-"""Computes how many reduction servers a job needs, how they change a step, and what they cost.
+"""Computes how many reduction servers a job needs, how much time they save, and how much they cost.
 
-A step computes gradients and all-reduces them. The all-reduce of a layer begins while the backward pass still computes
-the earlier layers, so the backward pass hides a part of it. The hidden part is at most 2/3 of the compute time, because
-the backward pass has twice the operations of the forward pass. Source: Zhang et al., "Poseidon", USENIX ATC 2017,
-wait-free backpropagation. This is an upper bound, because no computation hides the all-reduce of the first layer.
+A training step computes gradients and all-reduces the gradients. The all-reduce of a layer starts while the backward
+pass still computes the gradients of earlier layers, so part of the all-reduce overlaps with the backward pass. This
+overlap is at most 2/3 of the compute time, because the backward pass has twice as many operations as the forward pass.
+Source: Zhang et al., "Poseidon", USENIX ATC 2017, wait-free backpropagation. The actual overlap is smaller, because
+the all-reduce of the first layer doesn't overlap with any computation.
 """
 
 import math
@@ -20,7 +21,7 @@ OVERLAP = 2 / 3  # the share of the compute time that hides all-reduces
 
 @dataclass(frozen=True)
 class AllReduceOptions:
-    """The ways to all-reduce the gradients of one job, with one set of reducers."""
+    """The cost of each method to all-reduce the gradients of a job. One of the methods uses a set of reducers."""
 
     ring: AllReduce  # through every GPU, NCCL's default
     hierarchical: AllReduce  # inside each machine first
@@ -28,13 +29,13 @@ class AllReduceOptions:
     gpudirect: AllReduce | None = None  # the ring on the GPUs' own network, if there is one
 
     def gain(self, compute: float) -> float:
-        """Return the share of a step that reducers save compared with the ring."""
+        """Return the fraction of the step time that reducers save compared with the ring."""
         return 1 - step_seconds(compute, self.reducers.seconds) / step_seconds(compute, self.ring.seconds)
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """A set of reducers that a job has or should have."""
+    """A set of reducers that a job file contains or that the plan recommends."""
 
     machine_type: str
     count: int
@@ -52,7 +53,10 @@ class Sizing:
 
 
 def bypassed(machine_type: str, gpus: int) -> str:
-    """Return why NCCL would silently bypass reducers on such a machine, or "" if NCCL would use them."""
+    """Return the reason why NCCL would silently bypass reducers on a machine.
+
+    If NCCL would use the reducers, return "".
+    """
     if machine_type.startswith(OWN_PLUGIN):
         return f"an {machine_type} has its own network plug-in, and NCCL loads only one plug-in"
     if gpus > COLLNET_GPUS:
@@ -61,20 +65,23 @@ def bypassed(machine_type: str, gpus: int) -> str:
 
 
 def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) -> Sizing:
-    """Return a set of `count` reducers of one type, for the machines that train."""
+    """Return a set of `count` reducers of one machine type for the training machines."""
     gbps = catalog.network_gbps(machine_type) or 1.0
     return Sizing(machine_type, count, gbps, catalog.price(machine_type), cost.break_even_reducers(machines, gbps))
 
 
 def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
-    """Return the cheapest reducers that together send `total_gbps`, as much as pools 0 and 1 (the documented rule)."""
+    """Return the cheapest set of reducers that sends `total_gbps` in total.
+
+    `total_gbps` is the total speed of pools 0 and 1. Vertex AI's documentation recommends this rule.
+    """
     counts = {name: reducers_needed(1, total_gbps, catalog.network_gbps(name) or 1.0) for name in catalog.reducer_types}
     choices = [sizing(name, count, machines, catalog) for name, count in counts.items()]
     return min(choices, key=lambda choice: math.inf if choice.usd is None else choice.usd)
 
 
 def all_reduce_options(size: float, machines: Machines, reducers: Sizing) -> AllReduceOptions:
-    """Return the ways to all-reduce `size` bytes among these machines."""
+    """Return the cost of each method to all-reduce `size` bytes across the machines."""
     plain = replace(machines, fabric_gbps=None)  # for an image without the plug-in
     return AllReduceOptions(
         ring=cost.ring(size, plain, machines.members),
@@ -85,16 +92,21 @@ def all_reduce_options(size: float, machines: Machines, reducers: Sizing) -> All
 
 
 def step_seconds(compute: float, communication: float) -> float:
-    """Return the seconds of a step: its compute time, and the part of the all-reduce that computing can't hide."""
+    """Return the step time in seconds.
+
+    The step time is the compute time plus the communication time that doesn't overlap with computation.
+    """
     return compute + max(0.0, communication - OVERLAP * compute)
 
 
 def break_even_compute(ring: float, reduced: float, machines_usd: float, reducers_usd: float) -> float:
-    """Return the compute seconds per step up to which reducers pay for themselves; 0 if they never do.
+    """Return the compute time per step, in seconds, up to which reducers pay for themselves.
 
-    Let w and r be the USD per hour of the machines that train and of the reducers. The result is the time t at which a
-    step costs the same with and without reducers: w x step(t, ring) = (w + r) x step(t, reduced). Above t, computing
-    hides the all-reduce or dominates the step. Both sides are linear in t with one bend each, which gives two cases.
+    If reducers never pay for themselves, return 0. Let w and r be the prices of the training machines and of the
+    reducers in USD per hour. The returned time t is the compute time at which a step costs the same with and without
+    reducers: w x step(t, ring) = (w + r) x step(t, reduced). Above t, the all-reduce overlaps with computation, or
+    computation dominates the step. Both sides of the equation are piecewise linear in t with one breakpoint each,
+    which leads to two cases.
     """
     if machines_usd * ring <= (machines_usd + reducers_usd) * reduced:
         return 0.0
@@ -108,6 +120,9 @@ def break_even_compute(ring: float, reduced: float, machines_usd: float, reducer
 
 
 def usd_per_saved_hour(compute: float, both: AllReduceOptions, machines_usd: float, reducers_usd: float) -> float:
-    """Return the USD for each saved hour of training; negative if the job also gets cheaper."""
+    """Return the additional cost in USD for each saved hour of training.
+
+    If reducers also make the job cheaper, the additional cost is negative.
+    """
     ring, reduced = step_seconds(compute, both.ring.seconds), step_seconds(compute, both.reducers.seconds)
     return ((machines_usd + reducers_usd) * reduced - machines_usd * ring) / (ring - reduced)

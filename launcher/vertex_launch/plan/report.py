@@ -1,4 +1,4 @@
-"""Formats a plan as tables for people, and compares several plans side by side."""
+"""Formats a plan as tables, and compares several plans side by side."""
 
 import math
 import sys
@@ -27,7 +27,7 @@ PARTS = ("parameters", "gradients", "optimizer", "activations")
 
 
 def report(plan: Needs) -> RenderableType:
-    """Return everything that is known about a job, from its machines to the verdict on reducers."""
+    """Return the report on a plan, from the job's machines to the verdict on reducers."""
     trials = f": {plan.trials.count} trials, {plan.at_once} in parallel; one trial is shown" if plan.trials else ""
     title = f"{plan.name} in {plan.region}" if plan.region else plan.name
     parts: list[RenderableType] = [Text(f"{title}{trials}\n", style="bold")]
@@ -44,7 +44,10 @@ def report(plan: Needs) -> RenderableType:
 
 
 def comparison(plans: Sequence[Needs], console: Console) -> RenderableType:
-    """Return a column for each plan, in as many tables as the width requires, with missing information below."""
+    """Return tables with a column for each plan.
+
+    If one table is too wide for the console, return several tables. Missing information is listed below the tables.
+    """
     table = _table("", *(plan.name for plan in plans))
     for title, cell in COMPARED.items():
         table.add_row(title, *(UNKNOWN if plan.missing and title not in NEEDED else cell(plan) for plan in plans))
@@ -70,20 +73,23 @@ def _machines(plan: Needs) -> Iterator[str]:
         yield f"The GPUs of an {kind} have their own network ({row.fabric_gbps:g} Gbps) for GPUDirect's NCCL plug-in."
         yield f"The template's image doesn't contain this plug-in, so times assume TCP at the full {row.gbps:g} Gbps."
     if plan.price is None:
-        yield "At least one price is unknown. Add it under [prices] in vertex.toml."
+        yield "At least one price is unknown. Add the price under [prices] in vertex.toml."
         return
     trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
     yield f"Total: {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
     if plan.region and "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
-        yield f"Prices in {plan.region} differ. Add yours under [prices] in vertex.toml."
+        yield f"Prices in {plan.region} differ from this price. Add your prices under [prices] in vertex.toml."
 
 
 def _persistent(plan: Needs) -> str:
-    """Return when a persistent resource pays off. Source: Vertex AI, "Overview of persistent resources", mid 2026."""
+    """Return a sentence that explains when a persistent resource pays off.
+
+    Source: Vertex AI, "Overview of persistent resources", mid 2026.
+    """
     if plan.persistent:
         return f"The machines belong to persistent resource {plan.persistent}, which is billed while it exists."
     wait = "With a persistent resource, jobs don't wait for machines, but idle machines cost the same"
-    return f"{wait}. It pays off if its idle time between two jobs is shorter than the wait for machines."
+    return f"{wait}. It pays off if the machines are idle between two jobs for less time than a job waits for machines."
 
 
 def _quotas(plan: Needs) -> Iterator[str]:
@@ -99,13 +105,13 @@ def _step(plan: Plan) -> Iterator[str]:
     else:
         yield f"{gradients}."
     if differ(plan.rows):
-        yield "The machines differ: each GPU has an equal share of the batch, and all GPUs wait for the slowest GPU."
+        yield "The machine types differ. GPUs process equal parts of the batch, and all GPUs wait for the slowest GPU."
     if plan.compute is None:
-        yield "The compute time of a step isn't known. Set it with --step-seconds."
+        yield "The compute time of a step is unknown. Set the compute time with --step-seconds."
     else:
-        yield f"Computing takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
+        yield f"The computation of a step takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
         if not plan.compute.counts:
-            why = "Kernel launches, not computing, dominate such a short step, so this estimate isn't used"
+            why = "Kernel launches, not computation, dominate such a short step, so this estimate isn't used"
             yield f"{why}. Measure a step and set --step-seconds."
     if plan.memory:
         fits = "the job fits" if plan.memory.fits else f"the job doesn't fit; {plan.remedy}"
@@ -115,7 +121,7 @@ def _step(plan: Plan) -> Iterator[str]:
 
 
 def _all_reduce_table(plan: Plan) -> Table:
-    """Return a table of the ways to all-reduce the gradients: two rings, and each set of reducers."""
+    """Return a table of the methods to all-reduce the gradients: rings, and each set of reducers."""
     rings = plan.advised.all_reduce
     ways = {f"ring of {plan.machines.members}": rings.ring, "hierarchical ring": rings.hierarchical}
     for option in plan.options:
@@ -138,7 +144,10 @@ def _all_reduce(plan: Plan) -> Iterator[str]:
 
 
 def about_the_speed(plan: Plan) -> Iterator[str]:
-    """Yield a comparison of the machines' speed with the speed of one machine, if it is known."""
+    """Yield a sentence that compares the job's speed with the speed of one machine.
+
+    If the speed is unknown, yield nothing.
+    """
     if (speed := plan.over_one) is None:
         return
     rate = COMPARED["samples per second"](plan)

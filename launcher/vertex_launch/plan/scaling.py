@@ -1,7 +1,8 @@
 """Computes the throughput, efficiency and cost of a job on 1 to 1,024 of its machines.
 
 Each GPU keeps its batch size, so the global batch grows with the number of machines. The number of reducers follows
-the documented rule. All figures use network transfer times (allreduce_cost.py), but long rings are slower in practice.
+the rule in Vertex AI's documentation. All figures are based on network transfer times from allreduce_cost.py. In
+practice, long rings are slower than these transfer times.
 """
 
 import math
@@ -18,7 +19,7 @@ KNEE = 0.9  # efficiency; a curve's knee is its largest number of machines with 
 
 @dataclass(frozen=True)
 class Load:
-    """One step of the job on one of its machines."""
+    """The load of one training step on one machine of the job."""
 
     samples: float  # of one machine per step
     compute: float  # seconds
@@ -28,7 +29,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Point:
-    """The job on a number of machines."""
+    """The speed and the cost of the job on a certain number of machines."""
 
     machines: int
     samples_per_second: float
@@ -38,19 +39,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """The scaling of the job with one way to all-reduce its gradients."""
+    """The scaling of the job with one method to all-reduce its gradients."""
 
     way: str
     points: tuple[Point, ...]
 
     @property
     def knee(self) -> Point:
-        """The last point whose efficiency reaches KNEE. A single machine always reaches KNEE."""
+        """The point with the most machines whose efficiency is at least KNEE. One machine always has efficiency 1."""
         return [point for point in self.points if point.efficiency >= KNEE][-1]
 
 
 def curves(load: Load, machines: Machines, reducer: Sizing) -> tuple[Curve, ...]:
-    """Return a curve for each way to all-reduce the gradients."""
+    """Return a curve for each method to all-reduce the gradients."""
     return tuple(
         Curve(way, tuple(_point(load, replace(machines, count=count), reducer, way) for count in COUNTS))
         for way in WAYS
@@ -58,7 +59,10 @@ def curves(load: Load, machines: Machines, reducer: Sizing) -> tuple[Curve, ...]
 
 
 def point(load: Load, machines: int, communication: float, usd: float) -> Point:
-    """Return the speed and cost of a step on `machines`, from its all-reduce seconds and the USD per hour."""
+    """Return the speed and the cost of the job on `machines` machines.
+
+    `communication` is the all-reduce time per step in seconds, and `usd` is the price in USD per hour.
+    """
     seconds = step_seconds(load.compute, communication)
     rate = machines * load.samples / seconds
     return Point(machines, rate, load.compute / seconds, usd / 3600 / rate * 1e6)

@@ -1,8 +1,8 @@
-"""Reads the operations, memory and gradients of a step from the trainer, and the speed of a run from its curves.
+"""Reads the operations and sizes of a step from the trainer, and the speed of a run from the run's TensorBoard curves.
 
-`python -m trainer.describe FLAGS` builds the model without its weights. It imports the framework, which takes a few
-seconds, so its output is cached until the flags or a file of the trainer change. The speed is in the curves that the
-trainer wrote for TensorBoard.
+The `python -m trainer.describe FLAGS` command builds the model without its weights. The command imports the framework,
+which takes a few seconds. The output of the command is therefore cached until the flags or a file of the trainer
+change.
 """
 
 import hashlib
@@ -33,7 +33,10 @@ ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILI
 
 @dataclass(frozen=True)
 class Workload:
-    """Counts, and bytes on one GPU that holds the whole model. Field names match trainer/describe/estimate.py."""
+    """The operations and the sizes in bytes of a step, for a GPU that holds the whole model.
+
+    The field names match trainer/describe/estimate.py.
+    """
 
     parameters: int
     parameter_bytes: int
@@ -49,7 +52,10 @@ class Workload:
 
 
 def of(job: Job, commands: Commands, environ: Mapping[str, str], state_dir: StateDir) -> Workload:
-    """Return the workload from a job's trainer, or from the cache. Raises FaultError if the trainer can't run."""
+    """Return the workload that a job's trainer describes. Cache the workload for the next call.
+
+    Raises FaultError if the trainer can't run.
+    """
     arguments = _arguments(job, commands)
     kept = state_dir.folder / "described" / f"{_key(arguments)}.json"
     if kept.exists():
@@ -66,11 +72,14 @@ def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
     resolved = folder.resolve()
     if not gpus and (resolved.is_relative_to(buckets.resolve()) or resolved.is_relative_to(OUTPUT.resolve())):
         cure = "copy the output of a cloud run from its bucket to another folder, or use --step-seconds"
-        raise FaultError(f"{folder}: this run is from this machine, which has no GPU; {cure}")
+        raise FaultError(f"{folder}: this run is from this machine, which doesn't have a GPU; {cure}")
 
 
 def samples_per_second_per_gpu(folder: Path) -> float:
-    """Return a run's median samples per second per GPU. Raises FaultError if its folder has no such curve."""
+    """Return a run's median samples per second per GPU.
+
+    Raises FaultError if the run's folder doesn't contain a curve of this rate.
+    """
     # Imported lazily, because it imports most of TensorBoard.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
@@ -79,12 +88,14 @@ def samples_per_second_per_gpu(folder: Path) -> float:
     values = (value for loader in loaders for event in loader.Load() for value in event.summary.value)
     rates: list[float] = [item.simple_value for item in values if item.tag == RATE and 0 < item.simple_value < math.inf]
     if not rates:
-        raise FaultError(f"{folder}: contains no curve {RATE}; use the output folder of a run, copied from its bucket")
+        raise FaultError(
+            f"{folder}: the folder doesn't contain the curve {RATE}; copy the output folder of a run from its bucket"
+        )
     return statistics.median(rates)
 
 
 def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
-    """Return the arguments that start the chief's trainer in this Python: -m, its module, and its flags."""
+    """Return the Python arguments that start the chief's trainer: -m, the module's name, and the flags."""
     words = replicas(limit(job, 1), "", lambda *_: "localhost:0", commands=commands)[0].command if job.chief else ()
     if not words:
         raise FaultError("only the image defines the chief's command. Add the command under [commands] in vertex.toml")
@@ -102,7 +113,7 @@ def _ask(arguments: Sequence[str], environ: Mapping[str, str]) -> str:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:
-        raise FaultError(f"the trainer printed nothing within {PATIENCE} s") from None
+        raise FaultError(f"the trainer didn't print anything within {PATIENCE} s") from None
     if answer.returncode:
         if absent := ABSENT.search(answer.stderr):
             raise FaultError(f"the module {absent[1]} isn't installed on this machine")
@@ -120,7 +131,10 @@ def _read(text: str) -> Workload:
 
 
 def _complaint(text: str) -> str:
-    """Return the text of a usage error, or an exception with its place in this folder; "" without either."""
+    """Return the text of a usage error, or an exception with its location in the current folder.
+
+    If the output contains neither a usage error nor an exception, return "".
+    """
     boxed = itertools.takewhile(lambda line: line.strip("│─ "), (line for line in text.splitlines() if line[:1] == "│"))
     usage = " ".join(line.strip("│ ") for line in boxed)
     frames = [(Path(name), line) for name, line in FRAME.findall(text)]

@@ -105,8 +105,8 @@ def test_the_job_file_and_the_local_vertex_look_for_it_where_it_is_put(made: Pac
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "doesn't describe a package"),
-        ("[project", "doesn't describe a package"),
+        ("", "the file doesn't describe a package"),
+        ("[project", "the file doesn't describe a package"),
         ('[project]\nname = "a b"\nversion = "1"\n', "setuptools can't pack this folder: "),
     ],
 )
