@@ -383,7 +383,7 @@ CASES = [
         "gpu-partition",
         {f"{P0}.machineSpec": A100 | {"gpuPartitionSize": "1g.5gb"}},
         {},
-        ("machineSpec.acceleratorCount: 8 isn't possible with a partitioned GPU", "set it to 1"),
+        ("machineSpec.acceleratorCount: a partitioned GPU doesn't support an acceleratorCount of 8", "set it to 1"),
     ),
     Case(
         "tpu-alone",
@@ -434,7 +434,7 @@ CASES = [
         "region-words",
         alone(CPU),
         alone(CPU),
-        ("region: ", '"eu" from vertex.toml contains several regions', "jobs may not run in it"),
+        ("region: ", '"eu" from vertex.toml contains several regions', "jobs may not run in these locations"),
         settings=replace(SETTINGS, region="eu"),
     ),
     Case(
@@ -491,7 +491,7 @@ CASES = [
         "gcs-mount",
         alone(H200, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
         alone(A100, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
-        ("machineSpec.machineType: /gcs may be missing on a3-ultragpu-8g", "2026-01-29 (uncertain)"),
+        ("machineSpec.machineType: /gcs may be missing on a3-ultragpu-8g", "an unconfirmed report of 2026-01-29"),
     ),
     Case(
         "bucket-differs",
@@ -512,7 +512,7 @@ CASES = [
         "tensorboard-region",
         ACCOUNT | {"tensorboard": BOARD.replace("us-central1", "us-west1")},
         ACCOUNT | {"tensorboard": BOARD},
-        ("is in us-west1", "use one in us-central1"),
+        ("is in us-west1", "use a TensorBoard in us-central1"),
     ),
     # names of resources
     Case(
@@ -589,7 +589,7 @@ CASES = [
         "mount-point",
         mounted(mountPoint="/data"),
         mounted(mountPoint="/mnt/nfs/data"),
-        ('nfsMounts[0].mountPoint: "/data" isn\'t a folder in /mnt/nfs/', "for /mnt/nfs/data"),
+        ('nfsMounts[0].mountPoint: "/data" isn\'t a folder in /mnt/nfs/', "which becomes the folder /mnt/nfs/data"),
     ),
     Case(
         "mount-network",
@@ -654,7 +654,7 @@ CASES = [
         "reducer-backend",
         {f"{P0}.containerSpec.command": ["python", "train.py", "--strategy", "hsdp"]},
         {f"{P0}.containerSpec.command": ["python", "train.py", "--strategy", "ddp"]},
-        ("containerSpec.command[2]", "hsdp doesn't all-reduce gradients over all GPUs", "keep the whole model"),
+        ("containerSpec.command[2]", "hsdp doesn't all-reduce gradients across all GPUs", "keep the whole model"),
     ),
     Case("reducer-machines", {P1: {}}, {f"{P1}.replicaCount": 1}, ("workerPoolSpecs[2]", "two or more machines")),
     Case("reducer-gain", both(ONE_L4), both(TWO_L4, 2), ("two machines with one GPU each", "remove pool 2")),
@@ -686,14 +686,14 @@ CASES = [
         "reducer-plugin",
         {},
         {},
-        ("no LABEL with google-reduction-server",),
+        ("doesn't contain a LABEL with google-reduction-server",),
         project=replace(PROJECT, dockerfile="FROM scratch\n"),
     ),
     Case(
         "reducer-plugin",
         {f"{pool}.containerSpec.imageUri": registry("pytorch-tpu.2-0:latest") for pool in (P0, P1)},
         {},
-        ("pytorch-tpu.2-0 has no reducer plug-in",),
+        ("pytorch-tpu.2-0 doesn't contain the reducer plug-in",),
     ),
     # scheduling
     Case("timeout-missing", {"scheduling.timeout": GONE}, {}, ("seven days", "3600s")),
@@ -726,7 +726,7 @@ CASES = [
         "flex-start-machines",
         {"scheduling": FLEX, P2: SERVERS},
         {"scheduling": FLEX, P2: SERVERS | {"machineSpec": A100}},
-        ("make every machineSpec the same",),
+        ("write the same machineSpec in every pool",),
     ),
     Case(
         "flex-start-accelerator",
@@ -795,7 +795,7 @@ CASES = [
         "image-name",
         alone(CPU, **{"containerSpec.imageUri": "my image!"}),
         alone(CPU),
-        ('imageUri: "my image!" isn\'t a valid image name', "in lower case"),
+        ('imageUri: "my image!" isn\'t a valid image name', "in lowercase"),
     ),
     Case(
         "image-name",
@@ -886,19 +886,19 @@ CASES = [
         "image-purpose",
         alone(ONE_L4, **{"containerSpec.imageUri": f"{SETTINGS.image}-cpu"}),
         alone(CPU, **{"containerSpec.imageUri": f"{SETTINGS.image}-cpu"}),
-        ("workerPoolSpecs[0].containerSpec.imageUri", "has no CUDA", f"use {SETTINGS.image}"),
+        ("workerPoolSpecs[0].containerSpec.imageUri", "doesn't contain CUDA", f"use {SETTINGS.image}"),
     ),
     Case(
         "image-purpose",
         alone(ONE_L4, **{"containerSpec.imageUri": registry("pytorch-xla.2-4.py310:latest")}),
         alone(CPU, **{"containerSpec.imageUri": registry("pytorch-xla.2-4.py310:latest")}),
-        ("the machine has GPUs, but this image has no CUDA", "use an image for GPUs"),
+        ("the machine has GPUs, but this image doesn't contain CUDA", "use an image for GPUs"),
     ),
     Case(
         "image-purpose",
         alone(CPU, **{"containerSpec.imageUri": registry("tf-gpu.2-17.py310:latest")}),
         alone(ONE_L4, **{"containerSpec.imageUri": registry("tf-gpu.2-17.py310:latest")}),
-        ("this image is for GPUs, but the machine has no GPUs", "use an image for CPUs"),
+        ("this image is for GPUs, but the machine doesn't have GPUs", "use an image for CPUs"),
     ),
     Case(
         "image-purpose",
@@ -942,7 +942,7 @@ CASES = [
         "prebuilt-unknown",
         alone(CPU, **{"containerSpec.imageUri": registry("scikit-learn-cpu.1-6:latest")}),
         alone(CPU, **{"containerSpec.imageUri": PREBUILT}),
-        ("did you mean sklearn-cpu.1-6:latest? Its availability ended on 2026-07-11, so build your own image",),
+        ("did you mean sklearn-cpu.1-6:latest? The availability of this image ended on 2026-07-11, so build",),
         project=replace(PROJECT, today=date(2026, 7, 12)),
     ),
     Case(
@@ -1008,7 +1008,7 @@ CASES = [
         "launcher-machines",
         started("deepspeed", "--hostfile=hosts", "train.py"),
         {f"{P0}.containerSpec.command": ["deepspeed", "--hostfile=hosts", "train.py"], f"{P0}.containerSpec.args": []},
-        ("deepspeed starts processes on other machines by ssh", "write torchrun --nproc-per-node=8"),
+        ("deepspeed starts processes on other machines over SSH", "write torchrun --nproc-per-node=8"),
     ),
     *(
         Case("launcher-options", started("torchrun", *wrong, "train.py"), started("torchrun", *TOLD, "train.py"), words)
@@ -1033,7 +1033,7 @@ CASES = [
         "launcher-group",
         both(CPU) | NO_REDUCERS | started("accelerate", "launch", "train.py"),
         both(CPU) | NO_REDUCERS | started("accelerate", "launch", "--cpu", "train.py"),
-        ("the processes form no group", "write accelerate launch --cpu train.py"),
+        ("the processes don't form a group", "write accelerate launch --cpu train.py"),
     ),
     Case(
         "launcher-group",
@@ -1106,7 +1106,7 @@ CASES = [
         "flag-value",
         alone(CPU, **{"containerSpec.args": ["--anyway=true"]}),
         alone(CPU, **{"containerSpec.args": ["--no-anyway", "--steps=6"]}),
-        ('--anyway has the value "true", but takes none', "write only --anyway or --no-anyway"),
+        ('--anyway has the value "true", but doesn\'t accept a value', "write only --anyway or --no-anyway"),
     ),
     Case(
         "flag-unknown",
@@ -1220,7 +1220,7 @@ CASES = [
             (
                 {"parameterId": "anyway", "categoricalValueSpec": {"values": ["true", "false"]}},
                 RATE,
-                '--anyway has the value "true", but takes none',
+                '--anyway has the value "true", but doesn\'t accept a value',
             ),
         )
     ),

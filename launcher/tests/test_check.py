@@ -42,7 +42,7 @@ def test_a_finding_is_printed_with_the_line_that_an_editor_opens(folder: Path) -
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
-        "run.yaml:6: error: workerPoolSpecs[0].replicaCount: must be 1 for the chief, not 3;"
+        "run.yaml:6: error: workerPoolSpecs[0].replicaCount: the value must be 1 for the chief, not 3;"
         " set it to 1 and put all other replicas in pool 1 (chief-count)\n"
     )
 
@@ -91,7 +91,7 @@ def test_json_is_one_document_and_nothing_else(folder: Path) -> None:
         "code": "timeout-zero",
         "severity": "warning",
         "certainty": "inferred",
-        "fault": "a timeout of zero leaves the job no time",
+        "fault": "with a timeout of zero, the job can't run",
         "cure": "set the longest time that you would pay for, such as 3600s",
         "consequence": RULES["timeout-zero"].consequence,
         "source": catalog.standard().sources["api-types"],
