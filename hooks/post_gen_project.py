@@ -54,10 +54,7 @@ def add_header() -> None:
 
 
 def requirement(answer: str, source: str) -> str:
-    """Return the pip requirement that installs vertex-launch.
-
-    If the user's answer is empty, the requirement is the launcher in the cookiecutter template.
-    """
+    """Return the pip requirement for vertex-launch. The default requirement is the launcher in the template."""
     typed = answer.removeprefix("vertex-launch").lstrip(" @")
     if not typed:
         return f"{DISTRIBUTION} @ {launcher(source)}"
@@ -131,10 +128,7 @@ def stays() -> bool:
 
 
 def next_steps(addresses: dict[str, str]) -> str:
-    """Return the user's next steps.
-
-    `addresses` maps files to the URLs of the template and the launcher in these files.
-    """
+    """Return the user's next steps. `addresses` maps files to the template and launcher URLs in these files."""
     text = f"Next:\n  cd {cd_target()}\n  pip install nox\n  nox -s local"
     if local := [file for file, address in addresses.items() if "file://" in address]:
         text += f"\n{' and '.join(local)} {'contain' if local[1:] else 'contains'} a path on this machine."

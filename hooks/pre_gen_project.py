@@ -127,10 +127,7 @@ def misspelled(words: Sequence[str]) -> Iterator[Finding]:
 
 
 def command_line() -> list[str]:
-    """Return the command-line arguments of cookiecutter, which is the parent process.
-
-    Return an empty list if the operating system doesn't provide the arguments.
-    """
+    """Return the arguments of the parent process, cookiecutter. Return an empty list if they can't be read."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
     with contextlib.suppress(OSError, subprocess.CalledProcessError):

@@ -41,8 +41,7 @@ __all__ += ["rule", "rule_of_pool", "rule_of_search"]
 
 @rule("form", "error", "documented", "api-types")
 def form(job: Job, context: RuleContext) -> Findings:
-    """The keys and values in a job file must match the API exactly. If the API expects a string, the value must be a
-    string."""
+    """The keys and values of a job file must match the API exactly. A string field must contain a string."""
     yield from ()  # A parsed job matches the API. `check.examine` reports all other files.
 
 
@@ -62,18 +61,12 @@ NOWHERE = Project()
 
 
 def applied(settings: Settings) -> dict[str, Rule]:
-    """Return the rules that apply with these settings, keyed by code.
-
-    Raises FaultError if the [rules] table isn't valid.
-    """
+    """Return the rules for these settings, keyed by code. Raises FaultError if the [rules] table isn't valid."""
     return merged(RULES, settings)
 
 
 def in_local_vertex(settings: Settings) -> Settings:
-    """Return the settings for a local job, without the severities that the settings specify for error rules.
-
-    Vertex AI rejects a job with an error regardless of the settings, so the local Vertex rejects the job too.
-    """
+    """Return the settings for a local job. Custom severities of error rules are removed."""
     errors = {code for code, one in RULES.items() if one.severity == "error"}
     return replace(settings, rules={key: value for key, value in settings.rules.items() if key not in errors})
 
@@ -98,10 +91,7 @@ def _of_tuning(rules: Collection[Rule], job: TuningJob, context: RuleContext) ->
 
 
 def _of_job(rules: Collection[Rule], job: Job, context: RuleContext) -> Findings:
-    """Yield the findings in a job.
-
-    If the job has too many pools, all rules except `at_most_four` check only the first pools.
-    """
+    """Yield the findings in a job. If there are too many pools, most rules check only the first pools."""
     counts = pools.at_most_four.code
     yield from _found([one for one in rules if one.code == counts], job, context)
     few = replace(job, spec=CustomJobSpec(job.spec))

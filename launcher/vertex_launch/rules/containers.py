@@ -48,10 +48,7 @@ def image_at(pool: Pool) -> str:
 
 
 def images(job: Job) -> Iterator[tuple[Pool, str]]:
-    """Return each image with the first pool that runs the image.
-
-    If several pools run the same image, a rule reports only the first pool.
-    """
+    """Return each image with its first pool. If several pools run an image, rules report only the first pool."""
     first = {image_of(pool): pool for pool in reversed(job.pools)}
     return ((pool, image) for image, pool in reversed(first.items()) if image)
 
@@ -71,10 +68,7 @@ def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
 
 
 class Flag(NamedTuple):
-    """A flag of a program, with its location, its name with underscores, and its value.
-
-    If the flag doesn't contain `=`, the value is the next word.
-    """
+    """A flag of a program, with its location, its name with underscores, and its value or the next word."""
 
     place: str
     name: str
@@ -96,10 +90,7 @@ def prebuilt_name(context: RuleContext, image: str) -> str:
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Return whether an image is the project's image from the settings, or its variant without CUDA.
-
-    The image must have the tag from the settings, or any digest.
-    """
+    """Return whether an image is the project's image, possibly by digest, or its variant without CUDA."""
     ours = context.settings.image
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
@@ -330,26 +321,17 @@ def command_of_words(pool: Pool, context: RuleContext) -> Findings:
 
 
 def _kind(image: str) -> tuple[str, str, str]:
-    """Return the framework, the hardware and the version in the name of a Google image.
-
-    If the name doesn't contain a value, this value is "".
-    """
+    """Return the framework, hardware and version in a Google image's name. A missing value is ""."""
     framework, hardware, version = found.groups() if (found := GOOGLES.match(image)) else ("", "", "")
     return framework.replace("scikit-learn", "sklearn"), re.sub("cu.*", "gpu", hardware.replace("xla", "cpu")), version
 
 
 def _tag(image: str) -> str:
-    """Return an image's tag. Return "" if the image doesn't have a tag.
-
-    Example: The tag of us-docker.pkg.dev/demo/trainer:1 is `1`.
-    """
+    """Return an image's tag. Return "" if the image doesn't have a tag. Example: trainer:1 has the tag 1."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def untagged(image: str) -> str:
-    """Return an image name without its tag and digest.
-
-    Example: us-docker.pkg.dev/demo/trainer:1 becomes us-docker.pkg.dev/demo/trainer.
-    """
+    """Return an image name without its tag and digest. Example: demo/trainer:1 becomes demo/trainer."""
     bare = image.partition("@")[0]
     return bare.removesuffix(f":{_tag(image)}")

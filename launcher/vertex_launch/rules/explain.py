@@ -21,7 +21,7 @@ from vertex_launch.settings import Settings
 FIELDS: Mapping[str, Mapping[str, list[str] | str]] = read(Path(__file__).with_name("fields.yaml"))
 WORDS = {
     "FORM": "Only `form` checks this field, because the documentation doesn't state other limits.",
-    "OUTPUT": "No rule checks this field, because only Vertex AI sets it.",
+    "OUTPUT": "No rule checks this field, because only Vertex AI sets the field.",
     "HERE": "Job files don't contain this field. The local Vertex checks the field in requests.",
     "BELOW": "The rules are in the table of the message that this field contains.",
 }
@@ -80,10 +80,7 @@ def _in_job_file(field: FieldDescriptor) -> Descriptor | None:
 
 
 def _tables() -> Iterator[str]:
-    """Yield the lines of the Markdown tables.
-
-    Each table lists the fields of one API message and the rules for each field.
-    """
+    """Yield the lines of Markdown tables. Each table lists the fields and rules of one API message."""
     for message, fields in fields_of_api().items():
         yield from ("", f"### {message}", "", "| Field | Rules |", "|---|---|")
         for field in fields:

@@ -118,10 +118,7 @@ def _guarded(one: Rule, path: Path) -> Any:
 
 
 def _fault(path: Path, error: BaseException, fault: str, cure: str) -> FaultError:
-    """Return an error that describes an exception in a project's module.
-
-    The error's line number is the module's last line in the traceback.
-    """
+    """Return an error that describes an exception in a project's module and the line that caused it."""
     file, said = str(path.absolute()), error.msg if isinstance(error, SyntaxError) else str(error)
     lines = [0, *(one.lineno or 0 for one in traceback.extract_tb(error.__traceback__) if one.filename == file)]
     if isinstance(error, SyntaxError) and error.filename == file:

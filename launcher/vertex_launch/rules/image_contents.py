@@ -102,10 +102,7 @@ def _files(job: Job, context: RuleContext) -> dict[str, str]:
 
 
 def module_files(name: str) -> list[str]:
-    """Return the two possible files of a module.
-
-    Example: The module trainer.task is in trainer/task.py or trainer/task/__main__.py.
-    """
+    """Return the two possible files of a module. Example: trainer.task is task.py or task/__main__.py in trainer/."""
     path = re.sub(r"[^\w.]", "", name).replace(".", "/")
     return [f"{path}.py", f"{path}/__main__.py"]
 
@@ -136,10 +133,7 @@ def _covers(pattern: str, file: str) -> bool:
 
 
 def _imports(project: Project, file: str) -> dict[str, None]:
-    """Return the third-party modules that a script always imports.
-
-    Imports in a function, an if statement or a try statement are excluded.
-    """
+    """Return the third-party modules that a script imports outside of functions, if statements and try statements."""
     body, root = statements((project.folder or Path()) / file), project.folder or Path()
     names = [one.name for node in body if isinstance(node, ast.Import) for one in node.names]
     modules = [node for node in body if isinstance(node, ast.ImportFrom) and not node.level]

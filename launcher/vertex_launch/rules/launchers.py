@@ -100,10 +100,7 @@ def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tupl
 
 
 def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequence[str]] | None:
-    """Return the launcher of a command line, its options, the script and the script's possible files.
-
-    Return None if the command line doesn't start a launcher.
-    """
+    """Return a command line's launcher, options, script and script files. Return None if there is no launcher."""
     for name, row in LAUNCHERS.items():
         if start := re.match(rf"(?:\S*/)?(?:{row['starts'].format(python=PYTHON)})(?= |$)", line):
             script = SCRIPT.search(line, start.end())
@@ -119,11 +116,7 @@ def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequenc
 
 
 def _whole_line(launch: Launch, context: RuleContext) -> str:
-    """Return a solution that contains the correct command line.
-
-    If the project has its own launcher, the command line uses this launcher. Otherwise, the command line contains the
-    options for all machines.
-    """
+    """Return the solution: a command with the project's own launcher, or with options for all machines."""
     if has_project(launch.pools[0], context) and context.project.text(FILE):
         return f"write python -m {OURS} {launch.run}"
     if instead := LAUNCHERS[launch.launcher].get("instead"):
@@ -205,7 +198,7 @@ def one_group(job: Job, context: RuleContext) -> Findings:
 
 
 def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
-    """Return why the processes don't form a group, and the solution. Return None if the processes may form a group.
+    """Return why the processes don't form a group, and the solution. Return None if they may form a group.
 
     The solution is "" if the script requires a different launcher command.
     """

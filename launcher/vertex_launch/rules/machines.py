@@ -11,10 +11,7 @@ CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
 
 
 def known(context: RuleContext, pools: Sequence[Pool]) -> list[tuple[Pool, Machine]]:
-    """Return the pools with a known machine type, and the facts about each machine type.
-
-    `machine_known` reports the other pools.
-    """
+    """Return the pools with known machine types, and their facts. `machine_known` reports the other pools."""
     return [(pool, machine) for pool in pools if (machine := context.catalog.machine(pool.machine_type))]
 
 
@@ -117,10 +114,7 @@ def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
 
 
 def _cure(catalog: Catalog, pool: Pool, machine: Machine) -> str:
-    """Return the solution for accelerators that the machine type doesn't support.
-
-    The solution lists machine types with these accelerators, and the accelerators that this machine type supports.
-    """
+    """Return the solution: machine types with the job's accelerators, or accelerators for the job's machine type."""
     kind, count, machines = pool.accelerator, pool.accelerator_count, catalog.machines.values()
     wanted, hosts = f"{count} x {kind}", [one.name for one in machines if count in one.gpus.get(kind, ())]
     if not hosts and kind not in machine.gpus:

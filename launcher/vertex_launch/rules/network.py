@@ -67,8 +67,7 @@ def mounted_below(pool: Pool, context: RuleContext) -> Findings:
 
 @rule("mount-network", "error", "documented", "nfs")
 def mounts_reached(job: Job, context: RuleContext) -> Findings:
-    """A job that mounts an NFS share must specify the network of the NFS server, in the network field or in a
-    pscInterfaceConfig."""
+    """A job that mounts NFS shares must specify their network, in the network field or in pscInterfaceConfig."""
     reached = job.spec.network or job.spec.psc_interface_config.network_attachment
     # The machines of a persistent resource have a network already.
     if not (reached or job.spec.persistent_resource_id):

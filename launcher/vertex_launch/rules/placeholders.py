@@ -18,10 +18,7 @@ MARK_IN_NAME = re.compile("|".join([*MARKS["text"][:-2], *MARKS["name"]]))
 
 
 def _texts(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the location and text of each value in a job that may contain a placeholder.
-
-    A separate rule checks image names.
-    """
+    """Yield the location and text of each value that may contain a placeholder. A separate rule checks images."""
     folder = job.spec.base_output_directory.output_uri_prefix
     if not folder_fault(folder, OUTPUT):
         yield OUTPUT, folder
@@ -32,10 +29,7 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _program(pool: Pool) -> Iterator[tuple[str, str]]:
-    """Yield the location and text of each word of a pool's program, with the flag before the word.
-
-    Words of a script that a shell expands are excluded.
-    """
+    """Yield the location and text of each word of a pool's program, except script words that a shell expands."""
     words = [(pool.at(pool.task, f"command[{n}]"), word) for n, word in enumerate(pool.spec.container_spec.command)]
     words += [(pool.at(pool.task, f"args[{n}]"), word) for n, word in enumerate(pool.args)]
     text = shells.inline(words)
@@ -49,10 +43,7 @@ def _program(pool: Pool) -> Iterator[tuple[str, str]]:
 
 
 def _marks(job: Job, of_engine: bool) -> Iterator[tuple[str, str]]:
-    """Yield the location and text of each placeholder.
-
-    If two pools contain the same text, only the first pool is reported.
-    """
+    """Yield the location and text of each placeholder. If two pools have the same text, only the first is reported."""
     first = {text: place for place, text in reversed([*_texts(job)])}
     for text, place in reversed(first.items()):
         engine, mark = (next(filter(None, (one.search(text) for one in kind)), None) for kind in (ENGINE, MARK))

@@ -19,10 +19,7 @@ LABEL = re.compile(r"^LABEL\s(?:.*\\\n)*.*google-reduction-server", re.MULTILINE
 
 
 def _trainers(context: RuleContext, job: Job) -> list[Pool]:
-    """Return the training pools with GPUs or with an unknown machine type.
-
-    `machine_known` reports unknown machine types.
-    """
+    """Return the training pools that have GPUs or an unknown machine type. `machine_known` reports unknown types."""
     bare = {pool.index for pool, machine in known(context, job.pools) if not (pool.accelerator or machine.needs_gpus)}
     return [pool for pool in job.training_pools if pool.index not in bare]
 
@@ -104,8 +101,7 @@ def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
 
 @rule_if_idle("reducer-machines", "warning", "inferred", "distributed-training")
 def workers_are_several(job: Job, context: RuleContext) -> Findings:
-    """Reducers should serve at least two machines. The GPUs of a single machine all-reduce gradients without
-    reducers."""
+    """Reducers should serve at least two machines. GPUs on a single machine all-reduce without reducers."""
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in job.training_pools) == 1 and _trainers(context, job):
             fault = "reducers serve two or more machines, but this job trains on one machine"

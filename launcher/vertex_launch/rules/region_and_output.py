@@ -153,8 +153,7 @@ def tensorboard_has_account(job: Job, context: RuleContext) -> Findings:
 
 @rule("tensorboard-name", "error", "documented", "api-types")
 def tensorboard_named(job: Job, context: RuleContext) -> Findings:
-    """A job must specify the full resource name of its TensorBoard:
-    projects/PROJECT/locations/REGION/tensorboards/ID."""
+    """A job must specify a TensorBoard's full resource name: projects/PROJECT/locations/REGION/tensorboards/ID."""
     if job.spec.tensorboard and not TENSORBOARD.fullmatch(job.spec.tensorboard):
         project, region = context.settings.project or "PROJECT", context.settings.region or "REGION"
         cure = f"write projects/{project}/locations/{region}/tensorboards/ID"
@@ -247,10 +246,7 @@ def key_name_findings(key: str) -> Findings:
 
 
 def key_region_findings(key: str, region: str, what: str) -> Findings:
-    """Yield a finding if a Cloud KMS key isn't in the same region as the resource that the key encrypts.
-
-    A key without a full resource name is ignored.
-    """
+    """Yield a finding if a Cloud KMS key isn't in the same region as the resource that the key encrypts."""
     if region and _has_form(key, KEY) and f"/locations/{region}/" not in key:
         fault = f"the key is in {key.split('/')[3]}, but the {what} is in {region}"
         yield Finding("encryptionSpec.kmsKeyName", fault, f"use a key in {region}")

@@ -27,10 +27,7 @@ def text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Project:
-    """The project that contains a job file.
-
-    Only warnings depend on the project, so the local Vertex doesn't read it.
-    """
+    """The project that contains a job file. The local Vertex doesn't read the project, because only warnings use it."""
 
     today: date | None = None
     flags: Mapping[str, object] = field(default_factory=dict)  # flag of `python -m trainer.task` -> its literal default
@@ -61,10 +58,7 @@ class RuleContext:
 
 @dataclass(frozen=True)
 class Rule:
-    """A check for one type of problem in a job.
-
-    Errors are based on documented facts. All other problems are warnings.
-    """
+    """A check for one problem in a job. Errors are based on documented facts. All other problems are warnings."""
 
     code: str
     severity: Severity | Literal["off"]

@@ -61,8 +61,7 @@ def flex_start_timeout(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-machines", "error", "documented", "flex-start")
 def flex_start_machines(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job must use the same machines in every pool. For this reason, a FLEX_START job can't have
-    reducers."""
+    """A FLEX_START job must use the same machines in every pool. Therefore, the job can't have reducers."""
     machines = [pool.spec.machine_spec for pool in job.pools]
     if job.strategy == "FLEX_START" and any(machine != machines[0] for machine in machines):
         cure = "remove the reducers" if job.reducers else "write the same machineSpec in every pool"

@@ -33,10 +33,7 @@ VARIABLE = re.compile(r"(?<!\\)\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}$]*))?\})")
 
 
 class Script(NamedTuple):
-    """A parsed script: the syntax tree, the variables, and the words of each command.
-
-    Unknown values appear as $(NAME).
-    """
+    """A parsed script: its syntax tree, variables, and the words of each command. Unknown values appear as $(NAME)."""
 
     root: Node
     variables: Mapping[str, str]
@@ -44,10 +41,7 @@ class Script(NamedTuple):
 
 
 def read(text: str, variables: Mapping[str, str]) -> Script | None:
-    """Return the script that a shell with these variables runs.
-
-    Return None if the script can't be parsed completely.
-    """
+    """Return the script that a shell runs with these variables. Return None if the script can't be parsed."""
     if len(text) > LONGEST or (root := _tree(text).root_node).has_error:
         return None
     assigned, commands = dict[str, str](), []
@@ -111,8 +105,7 @@ def _word(node: Node, known: Mapping[str, str]) -> str:
 
 
 class Inline(NamedTuple):
-    """The code after -c, with its location, its program, the program's options, and the number of words after the
-    code."""
+    """The code after -c, with its location, its program, the program's options, and the number of following words."""
 
     place: str
     program: str
@@ -132,10 +125,7 @@ def start(words: Sequence[str]) -> int:
 
 
 def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
-    """Return the code after -c in a program's words. Return None if the words don't contain -c.
-
-    Each word is a pair of a location and a text.
-    """
+    """Return the code after -c in a program's words and locations. Return None if the words don't contain -c."""
     words = words[start([word for _, word in words]) :]
     if not words:
         return None
@@ -151,9 +141,9 @@ def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
 
 
 def _script(words: Sequence[str]) -> int | None:
-    """Return the position of a shell's inline script. Return None if the shell doesn't run an inline script.
+    """Return the position of a shell's inline script: the first word after the options.
 
-    If an option contains c, the first word after the options is the inline script.
+    Return None if no option contains c.
     """
     at, has_script = 0, False
     while at < len(words) and words[at][:1] in ("-", "+"):
@@ -169,9 +159,9 @@ def _script(words: Sequence[str]) -> int | None:
 
 
 def _code(words: Sequence[str]) -> int | None:
-    """Return the position of Python's inline code. Return None if Python doesn't run inline code.
+    """Return the position of Python's inline code, which follows an option such as -c.
 
-    The code follows the first option that ends in c, such as -c or -uc.
+    Return None if there is no code.
     """
     for at, (before, word) in enumerate(pairwise(["", *words])):
         if re.fullmatch("-[A-Za-ln-z]*c", word):
@@ -182,10 +172,7 @@ def _code(words: Sequence[str]) -> int | None:
 
 
 def lost(text: Inline) -> tuple[str, str] | None:
-    """Return why the code ignores flags that a trial appends, and the solution.
-
-    Return None if the code may use all flags.
-    """
+    """Return why the code ignores a trial's flags, and the solution. Return None if the code may use all flags."""
     if text.is_python:
         fault = "this code never reads sys.argv, so every trial trains with the defaults"
         return (fault, "read sys.argv[1:] in the code, or run a Python file") if _ignores_arguments(text.text) else None

@@ -41,10 +41,7 @@ UNCOMPARED = (
 
 
 def project(folder: Path, today: date) -> Project:
-    """Return the project in a folder, such as the trainer's flags and the Dockerfile.
-
-    Files that can't be read are treated as missing.
-    """
+    """Return the project in a folder. Source files that can't be read are treated as missing."""
     fields: Mapping[str, ast.AnnAssign] = {}
     of_each: Mapping[str, Mapping[str, ast.AnnAssign]] = {}
     with contextlib.suppress(LookupError, RecursionError):
@@ -75,10 +72,7 @@ def _versions() -> dict[str, str]:
 
 
 def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
-    """Return whether a pool runs the project's own trainer.
-
-    The project must have a trainer, and the pool's image must be able to contain the project.
-    """
+    """Return whether a pool runs the project's own trainer, in an image that may contain the project."""
     if pool is None or not context.project.trains:
         return False
     packaged = pool.spec.python_package_spec.python_module in MODULES
@@ -86,29 +80,20 @@ def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
 
 
 def has_project(pool: Pool, context: RuleContext) -> bool:
-    """Return whether a pool's image may contain the project.
-
-    Return False only if the image is neither the image in the settings nor a Google training image.
-    """
+    """Return whether a pool's image may contain the project. Google's training images may contain any project."""
     ours, image = context.settings.image, image_of(pool)
     return not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
 
 
 def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
-    """Return the flags that a pool passes to the project's trainer.
-
-    Return an empty list if the pool runs a different program.
-    """
+    """Return the flags that a pool passes to the project's trainer. Other programs' flags are ignored."""
     program = words(pool, context) if runs_trainer(pool, context) else []
     start = next((number for number, (_, word) in enumerate(program) if word in MODULES), 0)
     return [*flags(program[start:])]
 
 
 def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
-    """Return the location and value of a flag in a pool's args.
-
-    If the args don't contain the flag, return the location of the args and the flag's default value.
-    """
+    """Return the location and value of a flag in a pool's args, or the location of the args and the flag's default."""
     default = pool.at(pool.task, "args"), str(context.project.flags.get(name))
     return {flag.name: (flag.place, flag.value) for flag in _flags(pool, context)}.get(name, default)
 
@@ -146,15 +131,15 @@ def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
 
 @rule_of_flags("flag-value", "warning", "documented", "trainer")
 def flags_valid(job: Job, context: RuleContext) -> Findings:
-    """A flag's value should match the flag's field in Config. Depending on the field, the value must be a number or a
-    choice, or the flag is a switch without a value."""
+    """A flag's value should be valid for the flag's field in Config. A number field requires a number, a choice field
+    requires one of its choices, and a switch doesn't accept a value."""
     for flag in (flag for pool in job.training_pools for flag in _flags(pool, context)):
         if not REFERENCE.search(flag.value) and (wrong := why_refused(flag.name, flag.value, context.project)):
             yield Finding(flag.place, *wrong)
 
 
 def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | None:
-    """Return the problem and the solution for a flag value that the trainer rejects.
+    """Return why the trainer rejects a flag value, and the solution.
 
     Return None if the trainer may accept the value.
     """
@@ -175,10 +160,7 @@ def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | No
 
 
 def _fits(value: str, taken: str) -> bool:
-    """Return whether a value equals a choice.
-
-    For a number type, return whether Python can parse the value as this type.
-    """
+    """Return whether a value equals a choice or, for a number type, whether Python can parse the value."""
     if taken not in NUMBERS:
         return value == taken
     with contextlib.suppress(ValueError):
@@ -219,9 +201,9 @@ def other_flags_alike(job: Job, context: RuleContext) -> Findings:
 
 
 def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
-    """Yield a finding for each flag whose value differs between training pools.
+    """Yield the flags whose values differ between training pools.
 
-    If `compared` is true, check the flags that the roll call compares. Otherwise, check all other flags.
+    `compared` selects the roll call's flags or all others.
     """
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
@@ -339,10 +321,7 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
 
 
 def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str, dict[str, ast.AnnAssign]]:
-    """Return the fields of each strategy's flags, keyed by strategy.
-
-    Raises LookupError if `_fields` raises LookupError.
-    """
+    """Return the flag fields of each strategy, keyed by strategy. Raises LookupError if `_fields` raises it."""
     common = f"{STRATEGIES}/strategy.py"
     core = core | (_fields(folder, common, COMMON) if text(folder / common) else {})
     files = _strategies(folder / STRATEGIES)
@@ -353,10 +332,7 @@ def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str,
 
 
 def _metrics(folder: Path) -> tuple[str, ...]:
-    """Return the keys of the dictionaries that metrics() returns, and "loss".
-
-    Return an empty tuple if the keys aren't literals.
-    """
+    """Return "loss" and the keys of the dictionaries that metrics() returns. Return () if the keys aren't literals."""
     functions = [one for one in statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
     nodes = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
     returned = [node.value for node in nodes if isinstance(node, ast.Return)]
@@ -366,10 +342,7 @@ def _metrics(folder: Path) -> tuple[str, ...]:
 
 
 def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
-    """Return the values that a field accepts: the name of a number type, bool, or the field's choices.
-
-    Return an empty tuple if the values are unknown.
-    """
+    """Return the values that a field accepts: a number type, bool, or the choices. Return () if they are unknown."""
     match annotation:
         case ast.Name(id=name) if name in (*NUMBERS, *BOOLEAN):
             return (name,)

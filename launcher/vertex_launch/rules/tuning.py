@@ -30,8 +30,7 @@ STUDY_RULES = (
 
 @rule_of_search("search-name", "error", "documented", "api-types")
 def search_named(job: TuningJob, context: RuleContext) -> Findings:
-    """A tuning job's displayName can have at most 128 characters. If a job file doesn't set displayName, the filename
-    is used."""
+    """A tuning job's displayName can have at most 128 characters. The default displayName is the job file's name."""
     if job.spec.display_name:
         yield from labels.name_findings(job.spec.display_name)
 
@@ -81,8 +80,8 @@ def values_fit(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
 def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
-    """A script that a shell runs with -c should pass the trial's flags to the trainer as "$@". The script should be
-    followed by a word for $0.
+    """A script that a shell runs with -c should pass the trial's flags to the trainer as "$@". The command should
+    contain a word for $0 after the script.
     Otherwise: Every trial trains with the default flags and succeeds."""
     programs = [words(pool, context) for pool in reversed(argument_pools(job.trial_job))]
     first = {
@@ -108,7 +107,7 @@ def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
 @rule_of_search("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
     """If a trial has several replicas, only the chief should report metrics, as the project's trainer does.
-    Otherwise: Vertex AI ignores the metrics of the other replicas, or treats them as the chief's metrics."""
+    Otherwise: Vertex AI ignores the metrics of the other replicas, or treats these metrics as the chief's metrics."""
     count = sum(pool.replica_count for pool in job.trial_job.training_pools)
     if count > 1 and not runs_trainer(job.trial_job.chief, context):
         fault = f"this trial has {count} replicas, but Vertex AI uses only the chief's metrics"
