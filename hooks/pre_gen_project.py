@@ -40,7 +40,7 @@ SHAPES = {
     "project_name": (rf"(?=.*\S){TEXT}", f"{TEXT_IN_WORDS}, not blank", "Digits on Vertex"),
     "project_slug": (
         r"(?=.{2,40}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*",
-        "2 to 40 lowercase letters, digits and single hyphens, and start with a letter",
+        "2 to 40 lowercase letters, digits and single hyphens, and must start with a letter",
         "digits-vit",
     ),
     "description": (TEXT, TEXT_IN_WORDS, "Reads handwritten digits."),

@@ -1118,7 +1118,7 @@ CASES = [
         "flag-compile",
         alone(CPU, **{"containerSpec.args": ["--compile"]}),
         alone(CPU, **{"containerSpec.args": ["--steps", "6"]}),
-        ("containerSpec.args[0]", "has no compiler", "write ARG COMPILE=1"),
+        ("containerSpec.args[0]", "doesn't contain a compiler", "write ARG COMPILE=1"),
         project=replace(PROJECT, flags={**PROJECT.flags, "compile": False}, dockerfile="ARG COMPILE=\n"),
     ),
     Case(

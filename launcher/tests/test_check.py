@@ -92,7 +92,7 @@ def test_json_is_one_document_and_nothing_else(folder: Path) -> None:
         "severity": "warning",
         "certainty": "inferred",
         "fault": "with a timeout of zero, the job can't run",
-        "cure": "set the longest time that you would pay for, such as 3600s",
+        "cure": "set it to the longest time that you would pay for, such as 3600s",
         "consequence": RULES["timeout-zero"].consequence,
         "source": catalog.standard().sources["api-types"],
     }

@@ -229,7 +229,7 @@ REMOVE = "fix the error, or remove module from [rules] in vertex.toml"
         ),
         (
             declared("yield").replace('"A job is good."', ""),
-            ":4: the rule house-a has no docstring; add a docstring that states the rule",
+            ":4: the rule house-a doesn't have a docstring; add a docstring that states the rule",
         ),
     ],
 )

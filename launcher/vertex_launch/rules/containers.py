@@ -304,7 +304,7 @@ def references_set(job: Job, context: RuleContext) -> Findings:
         for place, word in words(pool, context):
             for name in REFERENCE.findall(word):
                 if name in OF_SEVERAL:
-                    fault = f"$({name}) isn't replaced, because Vertex AI sets it only in jobs with several replicas"
+                    fault = f"$({name}) isn't replaced, because Vertex AI sets this variable only for several replicas"
                     yield Finding(place, fault, f"write {OF_SEVERAL[name]}, or remove the flag")
 
 

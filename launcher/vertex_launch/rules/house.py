@@ -97,7 +97,9 @@ def _unusable(ours: Mapping[str, Rule], declared: list[Rule], path: Path) -> Fin
         if one.severity not in SEVERITIES[:2]:
             yield Finding("", f'the severity "{one.severity}" of {one.code} isn\'t valid', "use error or warning", line)
         if not one.text:
-            yield Finding("", f"the rule {one.code} has no docstring", "add a docstring that states the rule", line)
+            yield Finding(
+                "", f"the rule {one.code} doesn't have a docstring", "add a docstring that states the rule", line
+            )
         codes.append(one.code)
 
 

@@ -85,7 +85,7 @@ def output_named(job: Job, context: RuleContext) -> Findings:
     """A job should specify an output folder. Vertex AI passes the paths of this folder to the trainer.
     Otherwise: The job runs, but its checkpoints, model and logs are lost when Vertex AI deletes the job's machines."""
     if not _prefix(job) and job.strategy != "SPOT":  # `spot-output` says more
-        fault = "no output folder is set, so the checkpoints and the model are lost"
+        fault = "the job doesn't set an output folder, so the checkpoints and the model are lost"
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}")
 
 
@@ -125,9 +125,7 @@ def buckets_mounted(job: Job, context: RuleContext) -> Findings:
         reads = runs_trainer(pool, context) or any("/gcs/" in text for text in texts)
         if reads and {"NVIDIA_H200_141GB", "NVIDIA_B200"} & machine.gpus.keys():
             fault = f"/gcs may be missing on {machine.name}, according to an unconfirmed report of 2026-01-29"
-            yield Finding(
-                pool.at("machineSpec.machineType"), fault, "first run the job on one machine for a few minutes"
-            )
+            yield Finding(pool.at("machineSpec.machineType"), fault, "to test /gcs, first run the job on one machine")
 
 
 @rule("bucket-differs", "warning", "documented", "settings")

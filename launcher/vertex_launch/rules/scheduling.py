@@ -13,7 +13,7 @@ from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_
 from vertex_launch.rules.training import flag_of, runs_trainer
 
 Reservation = ReservationAffinity.Type
-LONGEST = "set the longest time that you would pay for, such as 3600s"
+LONGEST = "set it to the longest time that you would pay for, such as 3600s"
 ROLLCALL = "rollcall_timeout"  # a flag of the template's trainer
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 CLOUD_ROLLCALL = "600"  # seconds in the cloud, if the flag is None
@@ -24,7 +24,9 @@ def timeout_set(job: Job, context: RuleContext) -> Findings:
     """A job should set a timeout.
     Otherwise: If the job hangs, Vertex AI stops the job only after seven days and bills the whole time."""
     if "timeout" not in job.spec.scheduling:
-        yield Finding("scheduling.timeout", "no timeout is set, so a job that hangs is billed for seven days", LONGEST)
+        yield Finding(
+            "scheduling.timeout", "the job doesn't set a timeout. A job that hangs is billed for seven days", LONGEST
+        )
 
 
 @rule("timeout-zero", "warning", "inferred", "api-types")
@@ -151,7 +153,7 @@ def spot_resumes(job: Job, context: RuleContext) -> Findings:
     """A SPOT job should have an output folder, so that the job can resume from its checkpoints.
     Otherwise: After every preemption, the job restarts from its first step, up to six times."""
     if job.strategy == "SPOT" and not job.spec.base_output_directory.output_uri_prefix:
-        fault = "no output folder is set, so a preempted job restarts from its first step"
+        fault = "the job doesn't set an output folder, so a preempted job restarts from its first step"
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}, or use STANDARD")
 
 

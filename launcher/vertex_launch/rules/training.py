@@ -176,7 +176,7 @@ def compiler_there(job: Job, context: RuleContext) -> Findings:
     for pool in job.training_pools if NO_COMPILER.search(context.project.dockerfile) else ():
         for flag in _flags(pool, context):
             if flag.name == "compile" and is_ours(context, image_of(pool)):
-                fault = "the image has no compiler, unless it was built with --build-arg=COMPILE=1"
+                fault = "the image doesn't contain a compiler, unless it was built with --build-arg=COMPILE=1"
                 yield Finding(
                     flag.place,
                     fault,
