@@ -283,11 +283,11 @@ CASES = [
         ("5 pools are too many", "at most 4"),
     ),
     Case("pool-gap", {P1: {}, P2: SERVERS}, {P2: SERVERS}, ("workerPoolSpecs[1]", "gcloud rejects")),
-    Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "no pool follows", "remove")),
+    Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "there is no pool after it", "remove")),
     Case("pool-replicas", {f"{P1}.replicaCount": 0, **NO_REDUCERS}, NO_REDUCERS, ("workerPoolSpecs[1]", "is 0")),
     Case("pool-replicas", {f"{P1}.replicaCount": -1, **NO_REDUCERS}, NO_REDUCERS, ("is -1",)),
     Case("pool-machine", alone(CPU, machineSpec=GONE), alone(CPU), ("machineSpec.machineType", "is missing")),
-    Case("pool-task", alone(CPU, containerSpec=GONE), alone(CPU), ("no program", "containerSpec")),
+    Case("pool-task", alone(CPU, containerSpec=GONE), alone(CPU), ("doesn't specify a program", "containerSpec")),
     Case("task-field", alone(CPU, containerSpec={}), alone(CPU), ("containerSpec: imageUri is missing",)),
     Case("task-field", packaged(pythonModule=""), packaged(), ("pythonPackageSpec: pythonModule is missing",)),
     # machines
@@ -324,7 +324,7 @@ CASES = [
         "accelerator-fit",
         {f"{P1}.machineSpec": {"machineType": "a2-highgpu-8g"}},
         {},
-        ("doesn't specify them", "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 8"),
+        ("doesn't specify these GPUs", "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 8"),
     ),
     Case(
         "accelerator-fit",
@@ -451,7 +451,7 @@ CASES = [
         ("europe-west4 doesn't offer TPU_V5E", "us-central1"),
         settings=replace(SETTINGS, region="europe-west4"),
     ),
-    Case("output-missing", {"baseOutputDirectory": GONE}, {}, ("kept", "set it to gs://demo-data/run")),
+    Case("output-missing", {"baseOutputDirectory": GONE}, {}, ("the model are lost", "set it to gs://demo-data/run")),
     Case(
         "output-shared",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run/"},
@@ -521,7 +521,7 @@ CASES = [
         NETWORK,
         ('network: "default"', "write projects/NUMBER/global/networks/NETWORK, with the project number"),
     ),
-    Case("resource-name", {"network": "projects/demo/global/networks/ours"}, NETWORK, ("not the project ID",)),
+    Case("resource-name", {"network": "projects/demo/global/networks/ours"}, NETWORK, ("instead of the project ID",)),
     Case("resource-name", {"experiment": "ours"}, {"experiment": f"{CONTEXTS}/ours"}, ("/contexts/EXPERIMENT",)),
     Case("resource-name", {"experimentRun": "1"}, {"experimentRun": f"{CONTEXTS}/ours-1"}, ("/EXPERIMENT-RUN",)),
     Case(
@@ -595,7 +595,7 @@ CASES = [
         "mount-network",
         {f"{P0}.nfsMounts": [SHARE]},
         {f"{P0}.nfsMounts": [SHARE], "pscInterfaceConfig": {"networkAttachment": "ours"}},
-        ("workerPoolSpecs[0].nfsMounts", "the job specifies none", "pscInterfaceConfig"),
+        ("workerPoolSpecs[0].nfsMounts", "the job doesn't specify a network", "pscInterfaceConfig"),
     ),
     Case("ip-ranges", {"reservedIpRanges": ["ours"]}, {"reservedIpRanges": ["ours"], **NETWORK}, ("add network",)),
     Case(
@@ -697,7 +697,7 @@ CASES = [
     ),
     # scheduling
     Case("timeout-missing", {"scheduling.timeout": GONE}, {}, ("seven days", "3600s")),
-    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "600s"}, ("no time",)),
+    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "600s"}, ("the job can't run",)),
     Case(
         "timeout-short",
         {"scheduling.timeout": "599s"},
@@ -782,7 +782,7 @@ CASES = [
         "restart-alone",
         {"scheduling.restartJobOnWorkerRestart": GONE},
         {"scheduling.restartJobOnWorkerRestart": GONE, P2: SERVERS},
-        ("restarts alone", "set it to true"),
+        ("only a failed replica restarts", "set it to true"),
     ),
     Case(
         "restart-overridden",
@@ -967,7 +967,7 @@ CASES = [
         "env-service",
         env("AIP_MODEL_DIR"),
         env("NODE_RANK"),
-        ("env[0].name: Vertex AI also sets AIP_MODEL_DIR", "use another name"),
+        ("env[0].name: Vertex AI also sets AIP_MODEL_DIR", "use a different name"),
     ),
     Case("env-service", env("RANK"), alone(CPU) | env("RANK"), ("Vertex AI also sets RANK",)),
     Case("env-repeated", env("SEED", "SEED"), env("SEED", "SEED_2"), ("SEED is set 2 times",)),
@@ -986,7 +986,7 @@ CASES = [
         "env-unset",
         alone(CPU, **{"containerSpec.args": ["--steps", "$(RANK)"]}),
         told("--steps", "$(RANK)"),
-        ("containerSpec.args[1]", "$(RANK) isn't replaced", "write 0 instead"),
+        ("containerSpec.args[1]", "$(RANK) isn't replaced", "write 0, or"),
     ),
     Case(
         "launcher-machines",
@@ -1014,7 +1014,7 @@ CASES = [
         Case("launcher-options", started("torchrun", *wrong, "train.py"), started("torchrun", *TOLD, "train.py"), words)
         for wrong, words in (
             (("--nnodes=2", *TOLD[:1], *TOLD[2:]), ("--nnodes is 2, but pools 0 and 1 have 4", "write --nnodes=$(W")),
-            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without a machine that arrives",)),
+            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without a machine that starts",)),
             (("--nproc-per-node=4", *TOLD[1:]), ("--nproc-per-node is 4, but the machine has 8 GPUs",)),
             (("--node-rank=0", *TOLD[:2], *TOLD[3:]), ("--node-rank is 0 on 4 machines", "write --node-rank=$(RANK)")),
             (
@@ -1063,13 +1063,13 @@ CASES = [
         "flag-unknown",
         alone(CPU, **{"containerSpec.args": ["--stepz", "100"]}),
         alone(CPU),
-        ("containerSpec.args[0]", "no flag --stepz", "did you mean --steps?"),
+        ("containerSpec.args[0]", "the flag --stepz", "did you mean --steps?"),
     ),
     Case(
         "flag-unknown",
         evaluated(containerSpec=TASK | {"args": ["--stepz", "100"]}),
         evaluated(),
-        ("workerPoolSpecs[3].containerSpec.args[0]", "no flag --stepz"),
+        ("workerPoolSpecs[3].containerSpec.args[0]", "the flag --stepz"),
     ),
     Case(
         "evaluator-count",
@@ -1088,7 +1088,7 @@ CASES = [
         "flag-unknown",
         evaluated(containerSpec=TASK | {"command": ["python", "-m", "trainer.evaluator"], "args": ["--stepz", "100"]}),
         evaluated(containerSpec=TASK | {"command": ["python", "-m", "trainer.evaluator"]}),
-        ("workerPoolSpecs[3].containerSpec.args[0]", "no flag --stepz"),
+        ("workerPoolSpecs[3].containerSpec.args[0]", "the flag --stepz"),
     ),
     Case(
         "flag-value",
@@ -1112,7 +1112,7 @@ CASES = [
         "flag-unknown",
         alone(CPU, **{"containerSpec.args": ["--no-steps"]}),
         alone(CPU, **{"containerSpec.args": ["--anyway", "--steps=6"]}),
-        ("no flag --no-steps",),
+        ("the flag --no-steps",),
     ),
     Case(
         "flag-compile",
@@ -1235,13 +1235,13 @@ CASES = [
         },
         "trialJobSpec.workerPoolSpecs[0].containerSpec.command[2]",
         "every trial trains with the defaults",
-        'write python train.py "$@" in the script, and add a word such as _ after it',
+        'write python train.py "$@" in the script. After the script, add a word such as _',
     ),
     tuning(
         "trial-parallel",
         {"parallelTrialCount": 6},
         {"parallelTrialCount": 5},
-        "6 parallel trials, of 6 trials",
+        "6 of 6 trials run in parallel",
         "RANDOM_SEARCH",
     ),
     tuning(

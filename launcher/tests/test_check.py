@@ -131,7 +131,7 @@ def test_all_rules_are_listed_where_no_code_is_given(tmp_path: Path) -> None:
     done = check(tmp_path, "--explain")
     assert done.returncode == 0
     title, *lines = done.stdout.splitlines()
-    assert title.startswith("The rules for jobs")
+    assert title.startswith("Rules for jobs")
     listed = [line.split(maxsplit=2) for line in lines]
     assert listed == [[rule.code, rule.severity, rule.text] for rule in RULES.values()]
 

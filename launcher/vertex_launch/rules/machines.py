@@ -26,7 +26,7 @@ def machine_known(pool: Pool, context: RuleContext) -> Findings:
     available."""
     name, offered = pool.machine_type, context.catalog.machines
     if name and name not in offered:
-        fault = f'"{name}" isn\'t one of the {len(offered)} machine types offered for training on {context.catalog.compiled}'
+        fault = f'"{name}" isn\'t one of the {len(offered)} types offered for training on {context.catalog.compiled}'
         cure = aliases.machine_cure(name, context.catalog)
         newer = f"If the machine type is newer, add it to vertex.toml as [machines.{name}]"
         yield Finding("machineSpec.machineType", fault, f"{cure}{'' if cure.endswith('?') else '.'} {newer}")

@@ -122,7 +122,7 @@ def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
         name = without
     takers = project.takers.get(name, ())
     if takers and strategy in {*project.values["strategy"]} - {*takers}:
-        fault = f"{_spelled(flag.name)} is only for {', '.join(takers)}, not for --strategy {strategy}"
+        fault = f"{_spelled(flag.name)} is for {', '.join(takers)}, not for --strategy {strategy}"
         yield Finding(flag.place, fault, "remove the flag, or choose one of these strategies")
     if not {name, flag.name} & {*project.flags, "help"}:
         fault = f"{FLAGS} doesn't define the flag {_spelled(flag.name)}"
