@@ -102,7 +102,7 @@ def pages(source: str) -> str:
     """Return the URL of the folder with the template's documentation. `source` is the template's pip URL.
 
     If cruft generated the project, the URL refers to the latest pages. A URL with a commit would change at each update
-    and conflict with the owner's changes of the README. Other projects link to the pages of their commit.
+    and conflict with the owner's changes to the README. Other projects link to the pages of the template's commit.
     """
     if found := REPOSITORY.fullmatch(source) or ARCHIVE.fullmatch(source):
         scheme, host, path, commit = found.groups()

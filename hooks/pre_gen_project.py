@@ -93,7 +93,7 @@ def reserved_bucket(answers: Answers) -> Iterator[Finding]:
 
 
 def unknown_region(answers: Answers) -> Iterator[Finding]:
-    """Yield a finding if the region doesn't offer GPUs for training. The usual cause is a typo or a zone."""
+    """Yield a finding if the region doesn't offer GPUs for training. A wrong region is usually a typo or a zone."""
     region, regions = answers["region"], answers["_regions"]
     if region not in regions:
         near = get_close_matches(region.lower(), regions, n=1) or ["us-central1"]
@@ -127,7 +127,7 @@ def misspelled(words: Sequence[str]) -> Iterator[Finding]:
 
 
 def command_line() -> list[str]:
-    """Return the arguments of the parent process, cookiecutter. Return an empty list if they can't be read."""
+    """Return the arguments of the parent process, cookiecutter. Return [] if the arguments can't be read."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -147,7 +147,7 @@ def findings(answers: Answers) -> list[Finding]:
 
 
 def followed(question: str, answers: Answers, refused: set[str]) -> bool:
-    """Return whether the question is about the bucket, and the answer is the default for a rejected project."""
+    """Return whether the answer to this question is the default bucket of a rejected project."""
     default = answers["gcp_project"].rpartition(":")[2] + "-training"
     return question == "bucket" and "gcp_project" in refused and answers["bucket"] == default
 

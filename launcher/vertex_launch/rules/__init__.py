@@ -66,7 +66,7 @@ def applied(settings: Settings) -> dict[str, Rule]:
 
 
 def in_local_vertex(settings: Settings) -> Settings:
-    """Return the settings for a local job. Custom severities of error rules are removed."""
+    """Return the settings for a local job, excluding custom severities of error rules."""
     errors = {code for code, one in RULES.items() if one.severity == "error"}
     return replace(settings, rules={key: value for key, value in settings.rules.items() if key not in errors})
 

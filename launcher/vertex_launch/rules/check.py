@@ -66,7 +66,7 @@ def facts_notice(catalog: Catalog, today: date) -> str:
 
 
 def release_notice(made_with: str, installed: str = __version__) -> str:
-    """Return a warning if the launcher is older than or incompatible with the project. Otherwise, return ""."""
+    """Return a warning if the launcher is too old or too new for the project. Otherwise, return ""."""
     made, here = _numbers(made_with), _numbers(installed)
     project = f"{OWN}: this project was generated with vertex-launch {made_with}, but {installed} is installed"
     if made_with and here < made:

@@ -48,7 +48,7 @@ def image_at(pool: Pool) -> str:
 
 
 def images(job: Job) -> Iterator[tuple[Pool, str]]:
-    """Return each image with its first pool. If several pools run an image, rules report only the first pool."""
+    """Return each image and the first pool that runs the image. Rules ignore other pools with the same image."""
     first = {image_of(pool): pool for pool in reversed(job.pools)}
     return ((pool, image) for image, pool in reversed(first.items()) if image)
 
@@ -90,7 +90,7 @@ def prebuilt_name(context: RuleContext, image: str) -> str:
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Return whether an image is the project's image, possibly by digest, or its variant without CUDA."""
+    """Return whether an image is the project's image, with any digest, or the variant of this image without CUDA."""
     ours = context.settings.image
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
@@ -321,7 +321,7 @@ def command_of_words(pool: Pool, context: RuleContext) -> Findings:
 
 
 def _kind(image: str) -> tuple[str, str, str]:
-    """Return the framework, hardware and version in a Google image's name. A missing value is ""."""
+    """Return the framework, hardware and version in a Google image's name, or "" for each missing value."""
     framework, hardware, version = found.groups() if (found := GOOGLES.match(image)) else ("", "", "")
     return framework.replace("scikit-learn", "sklearn"), re.sub("cu.*", "gpu", hardware.replace("xla", "cpu")), version
 

@@ -77,7 +77,7 @@ def hidden(script: Script, text: shells.Inline) -> tuple[str, str] | None:
 
 
 def _cause(parent: Node, later: list[Node], operator: str) -> str:
-    """Return the operator or command that hides the exit code of the previous command. Return "" if nothing does."""
+    """Return the operator or command that hides the previous exit code. Return "" if the exit code isn't hidden."""
     if parent.type == "pipeline" and later:
         return PIPE
     if operator == "||" or (parent.type in BODIES and operator == "&"):

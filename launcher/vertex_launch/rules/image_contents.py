@@ -102,7 +102,7 @@ def _files(job: Job, context: RuleContext) -> dict[str, str]:
 
 
 def module_files(name: str) -> list[str]:
-    """Return the two possible files of a module. Example: trainer.task is task.py or task/__main__.py in trainer/."""
+    """Return the two files that can contain a module, such as trainer/task.py and trainer/task/__main__.py."""
     path = re.sub(r"[^\w.]", "", name).replace(".", "/")
     return [f"{path}.py", f"{path}/__main__.py"]
 

@@ -156,7 +156,7 @@ def machines_together(job: Job, context: RuleContext) -> Findings:
 def options_right(job: Job, context: RuleContext) -> Findings:
     """A launcher's options should match the number of machines, the number of GPUs, each machine's rank and the chief's
     address.
-    Otherwise: Machines train alone, or they wait for machines that never start. GPUs are idle, or a process doesn't
+    Otherwise: Machines train alone, wait for machines that never start, leave GPUs idle, or start processes that don't
     find a GPU."""
     found = launches(job, context)
     for launch in (one for one in found if one.is_told or one.machines == 1):
@@ -198,9 +198,10 @@ def one_group(job: Job, context: RuleContext) -> Findings:
 
 
 def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
-    """Return why the processes don't form a group, and the solution. Return None if they may form a group.
+    """Return why the processes don't form a group, and the solution.
 
-    The solution is "" if the script requires a different launcher command.
+    Return None if the processes may form a group. The solution is "" if the script requires a different launcher
+    command.
     """
     own = not GIVEN_FIRST.search(code) and OWN_ADDRESS.search(code)
     by_env = any(one.name == "MASTER_ADDR" for one in launch.pools[0].env)  # reported by `env_free`

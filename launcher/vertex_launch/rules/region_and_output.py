@@ -109,7 +109,7 @@ def output_of_its_own(job: Job, context: RuleContext) -> Findings:
 @rule("output-in-use", "warning", "documented", "api-types", "trainer")
 def output_free(job: Job, context: RuleContext) -> Findings:
     """A job's output folder should not be in use by another job in the local Vertex.
-    Otherwise: The second job exits immediately with an error message that contains the name of the first job."""
+    Otherwise: This job exits immediately with an error message that contains the name of the other job."""
     if context.project.buckets and _prefix(job) and not folder_fault(_prefix(job), OUTPUT):
         yield from lease.in_use(context.project.buckets / _prefix(job).removeprefix("gs://"))
 
@@ -118,8 +118,8 @@ def output_free(job: Job, context: RuleContext) -> Findings:
 def buckets_mounted(job: Job, context: RuleContext) -> Findings:
     """A program on machines with H200 or B200 GPUs should not rely on /gcs, the folder in which Vertex AI mounts
     buckets.
-    Otherwise: The program may not find its files, because /gcs may be missing. This problem is reported in an open
-    issue of 2026-01-29."""
+    Otherwise: The program may not find its files. According to an open issue of 2026-01-29, /gcs may be missing on
+    these machines."""
     for pool, machine in known(context, job.training_pools):
         texts = [*(word for _, word in words(pool, context)), *(one.value for one in pool.env)]
         reads = runs_trainer(pool, context) or any("/gcs/" in text for text in texts)
@@ -204,8 +204,8 @@ def account_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("persistent-name", "error", "documented", "api-types")
 def persistent_resource_named(job: Job, context: RuleContext) -> Findings:
-    """A persistent resource must be specified by its ID. The ID begins with a letter and has at most 63 lowercase
-    letters, digits and hyphens."""
+    """A persistent resource must be specified by its ID. The ID of a persistent resource begins with a letter and has
+    at most 63 lowercase letters, digits and hyphens."""
     name = job.spec.persistent_resource_id
     if name and not PERSISTENT.fullmatch(name):
         last = name.rstrip("/").rpartition("/")[2]

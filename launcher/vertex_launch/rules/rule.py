@@ -27,7 +27,7 @@ def text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Project:
-    """The project that contains a job file. The local Vertex doesn't read the project, because only warnings use it."""
+    """The project that contains a job file. The local Vertex doesn't read projects, because only warnings use them."""
 
     today: date | None = None
     flags: Mapping[str, object] = field(default_factory=dict)  # flag of `python -m trainer.task` -> its literal default
@@ -105,6 +105,6 @@ rule, rule_of_pool, rule_of_search = Declare(Job), Declare(Pool), Declare(Tuning
 
 
 def more(place: str, count: int, limit: int, things: str, cure: str) -> Findings:
-    """Yield a finding if the count of a type of item is higher than Vertex AI's limit."""
+    """Yield a finding if the number of items exceeds Vertex AI's limit."""
     if count > limit:
         yield Finding(place, f"{count} {things} are too many, because Vertex AI accepts at most {limit}", cure)

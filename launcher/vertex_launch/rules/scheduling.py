@@ -39,8 +39,8 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
 
 @rule("timeout-short", "warning", "inferred", "api-types", "trainer")
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
-    """A job's timeout should be at least --rollcall-timeout. This flag limits how long replicas wait for each other to
-    start.
+    """A job's timeout should be at least --rollcall-timeout. The flag --rollcall-timeout limits how long replicas wait
+    for each other to start.
     Otherwise: Vertex AI stops the job while its replicas still pull their image or wait for each other."""
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
     if not (timeout and job.chief and ROLLCALL in context.project.flags and runs_trainer(job.chief, context)):
@@ -63,7 +63,7 @@ def flex_start_timeout(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-machines", "error", "documented", "flex-start")
 def flex_start_machines(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job must use the same machines in every pool. Therefore, the job can't have reducers."""
+    """A FLEX_START job must use the same machines in every pool. Therefore, a FLEX_START job can't have reducers."""
     machines = [pool.spec.machine_spec for pool in job.pools]
     if job.strategy == "FLEX_START" and any(machine != machines[0] for machine in machines):
         cure = "remove the reducers" if job.reducers else "write the same machineSpec in every pool"
@@ -74,8 +74,7 @@ def flex_start_machines(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-accelerator", "warning", "inferred", "flex-start")
 def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job should train on GPUs that the documentation lists for FLEX_START. All variants of these GPUs are
-    accepted.
+    """A FLEX_START job should train on a GPU, or a variant of a GPU, that the documentation lists for FLEX_START.
     Otherwise: Vertex AI rejects the job, or never provides machines for the job."""
     offered = context.catalog.limits.flex_start_accelerators
     for pool in job.training_pools if job.strategy == "FLEX_START" else ():
@@ -110,8 +109,8 @@ def _reservations(job: Job) -> Iterator[str]:
 def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
     """A job on a persistent resource should not use SPOT or FLEX_START, because the machines of a persistent resource
     already exist.
-    Otherwise: Vertex AI may reject the job. The strategy doesn't reduce the cost, because the machines are always
-    billed."""
+    Otherwise: Vertex AI may reject the job. The strategy doesn't reduce the cost, because Vertex AI always bills the
+    machines."""
     if job.spec.persistent_resource_id and job.strategy in ("SPOT", "FLEX_START"):
         fault = f"{job.strategy} requests machines, but the machines of a persistent resource already exist"
         yield Finding("scheduling.strategy", fault, "remove the strategy, or remove persistentResourceId")
@@ -143,7 +142,8 @@ def reservation_named(pool: Pool, context: RuleContext) -> Findings:
 @rule("strategy-deprecated", "warning", "documented", "api-types")
 def strategy_current(job: Job, context: RuleContext) -> Findings:
     """A job should not use a deprecated strategy.
-    Otherwise: Vertex AI uses the strategy with the new name. In the future, Vertex AI may reject the old name."""
+    Otherwise: Vertex AI uses the strategy with the new name. In the future, Vertex AI may reject the deprecated
+    name."""
     if instead := context.catalog.limits.deprecated_strategies.get(job.strategy):
         yield Finding("scheduling.strategy", f"{job.strategy} is deprecated", f"write {instead}")
 

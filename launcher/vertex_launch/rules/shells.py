@@ -143,7 +143,7 @@ def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
 def _script(words: Sequence[str]) -> int | None:
     """Return the position of a shell's inline script: the first word after the options.
 
-    Return None if no option contains c.
+    Return None if there is no -c.
     """
     at, has_script = 0, False
     while at < len(words) and words[at][:1] in ("-", "+"):
@@ -161,7 +161,7 @@ def _script(words: Sequence[str]) -> int | None:
 def _code(words: Sequence[str]) -> int | None:
     """Return the position of Python's inline code, which follows an option such as -c.
 
-    Return None if there is no code.
+    Return None if no code follows.
     """
     for at, (before, word) in enumerate(pairwise(["", *words])):
         if re.fullmatch("-[A-Za-ln-z]*c", word):

@@ -253,8 +253,8 @@ def batch_even(job: Job, context: RuleContext) -> Findings:
 def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
     """Return the location and size of the chief's global batch, the number of GPUs that share the batch, and a note.
 
-    The returned size is 0 if the batch size is unknown or if several GPUs hold one model. If the batch size is a
-    default, the note states this.
+    The returned size is 0 if the batch size is unknown or if several GPUs hold one model. If the batch size is the
+    default, the note states where the default is defined.
     """
     served = any(pool.serves for pool in job.pools)  # then the chief gets no part of the batch
     sharing = [pool for pool in job.training_pools if not (served and pool.index == CHIEF)]
@@ -321,7 +321,7 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
 
 
 def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str, dict[str, ast.AnnAssign]]:
-    """Return the flag fields of each strategy, keyed by strategy. Raises LookupError if `_fields` raises it."""
+    """Return each strategy's flag fields, keyed by strategy. Raises LookupError if `_fields` raises LookupError."""
     common = f"{STRATEGIES}/strategy.py"
     core = core | (_fields(folder, common, COMMON) if text(folder / common) else {})
     files = _strategies(folder / STRATEGIES)
@@ -342,7 +342,7 @@ def _metrics(folder: Path) -> tuple[str, ...]:
 
 
 def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
-    """Return the values that a field accepts: a number type, bool, or the choices. Return () if they are unknown."""
+    """Return the values that a field accepts: a number type, bool, or choices. Return () if the values are unknown."""
     match annotation:
         case ast.Name(id=name) if name in (*NUMBERS, *BOOLEAN):
             return (name,)

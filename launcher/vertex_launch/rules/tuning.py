@@ -57,8 +57,8 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("parameter-unknown", "warning", "documented", "trainer")
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
-    """A parameter of a tuning job should be a flag of the project's trainer. The flags are the fields of the class
-    Config.
+    """A parameter of a tuning job should be a flag of the project's trainer. The trainer's flags are the fields of the
+    class Config.
     Otherwise: Every trial fails immediately with a usage message."""
     fields = context.project.flags if runs_trainer(job.trial_job.chief, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
@@ -80,8 +80,8 @@ def values_fit(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
 def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
-    """A script that a shell runs with -c should pass the trial's flags to the trainer as "$@". The command should
-    contain a word for $0 after the script.
+    """A script that a shell runs with -c should pass the trial's flags to the trainer as "$@". After the script, the
+    command should contain one more word, which the shell uses as $0.
     Otherwise: Every trial trains with the default flags and succeeds."""
     programs = [words(pool, context) for pool in reversed(argument_pools(job.trial_job))]
     first = {
