@@ -299,7 +299,9 @@ def environ(project: Path) -> dict[str, str]:
 def write_images(project: Path, folder: Path) -> None:
     """Write images of noise with the size of photographs. The step time doesn't depend on the images' contents."""
     sys.path.insert(0, str(project))
-    numpy, data, shards = (importlib.import_module(name) for name in ("numpy", "trainer.data", "trainer.samples.shards"))
+    numpy, data, shards = (
+        importlib.import_module(name) for name in ("numpy", "trainer.data", "trainer.samples.shards")
+    )
     draw = numpy.random.default_rng(0)
 
     def pixels(count: int) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Copy the example and the framework into the project, delete unsuitable jobs, and write the template's origin."""
+"""Copy the selected example and framework into the project, delete unsuitable jobs, and insert the template's URL."""
 
 import json
 import os
@@ -25,14 +25,14 @@ VIEWS = {"gitlab": "-/blob", "bitbucket": "src", "codeberg": "src", "gitea": "sr
 
 
 def lay(overlays: str, choice: str) -> None:
-    """Copy OVERLAYS/CHOICE/ over the project (nothing if the choice is ""), then delete OVERLAYS/."""
+    """Copy OVERLAYS/CHOICE/ into the project, then delete OVERLAYS/. If the choice is "", only delete OVERLAYS/."""
     if choice:
         shutil.copytree(f"{overlays}/{choice}", ".", dirs_exist_ok=True)
     shutil.rmtree(overlays)
 
 
 def drop_reducers(machine: str) -> None:
-    """Delete the job with reducers for machines with their own GPU network, which doesn't use reducers."""
+    """Delete the job with reducers if the machine's GPUs have their own network, because reducers would be idle."""
     if ANSWERS["_machines"][machine].get("fabric"):
         Path("jobs/reduction-server.yaml").unlink()
 
@@ -45,7 +45,7 @@ def put_license(license: str) -> None:
 
 
 def add_header() -> None:
-    """Insert the text of header.txt, an optional file of forks, at the start of each Python file."""
+    """Insert the text of header.txt at the start of each Python file. A fork of the template can add header.txt."""
     header = Path("header.txt")
     if header.exists():
         for path in Path().rglob("*.py"):
@@ -54,7 +54,7 @@ def add_header() -> None:
 
 
 def requirement(answer: str, source: str) -> str:
-    """Return the requirement of vertex-launch: the answer, or the origin of this template."""
+    """Return the pip requirement for vertex-launch. The default requirement is the launcher in the template."""
     typed = answer.removeprefix("vertex-launch").lstrip(" @")
     if not typed:
         return f"{DISTRIBUTION} @ {launcher(source)}"
@@ -66,13 +66,13 @@ def requirement(answer: str, source: str) -> str:
 
 
 def launcher(source: str) -> str:
-    """Return the pip URL of the launcher's folder in the template with this pip URL."""
+    """Return the pip URL of the launcher's folder. `source` is the pip URL of the cookiecutter template."""
     is_folder = source.startswith("file:") and not source.lower().endswith(".zip")
     return f"{source}/launcher" if is_folder else f"{source}#subdirectory=launcher"
 
 
 def origin(template: str) -> str:
-    """Return the template's pip URL: an archive, a commit of a repository, or a folder."""
+    """Return the template's pip URL, which refers to an archive, a commit of a repository, or a folder."""
     if template.lower().endswith(".zip"):
         return template if "://" in template else (SHELL / template).resolve().as_uri()
     if "_commit" in ANSWERS:  # from cruft, which also clones folders
@@ -89,7 +89,7 @@ def origin(template: str) -> str:
 
 
 def at_commit(address: str, commit: str) -> str:
-    """Return the pip URL of a git URL at one commit, without a password."""
+    """Return the pip URL for one commit of a git repository. The pip URL doesn't contain a password."""
     address = re.sub(r"^(https?://)[^/]*@", r"\1", address.removeprefix("git+"))
     if address.startswith("/"):
         address = Path(address).as_uri()
@@ -99,10 +99,10 @@ def at_commit(address: str, commit: str) -> str:
 
 
 def pages(source: str) -> str:
-    """Return the URL of the folder with the template's pages, for the template's pip URL.
+    """Return the URL of the folder with the template's documentation. `source` is the template's pip URL.
 
-    A project from cruft links to the latest pages, because each update would change links to a commit and conflict with
-    an owner's README. Other projects link to the pages of their commit.
+    If cruft generated the project, the URL refers to the latest pages. A URL with a commit would change at each update
+    and conflict with the owner's changes to the README. Other projects link to the pages of the template's commit.
     """
     if found := REPOSITORY.fullmatch(source) or ARCHIVE.fullmatch(source):
         scheme, host, path, commit = found.groups()
@@ -116,28 +116,28 @@ def pages(source: str) -> str:
 
 
 def put(file: str, old: str, new: str) -> None:
-    """Replace a text in this file."""
+    """Replace a text in a file of the project."""
     path = Path(file)
     path.write_text(path.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
 
 
 def stays() -> bool:
-    """Return whether the user keeps this folder; cruft also generates temporary projects to compare them."""
+    """Return whether the user keeps this project. cruft also generates temporary projects for comparison."""
     here, temporary = Path.cwd(), Path(tempfile.gettempdir()).resolve()
     return "_commit" not in ANSWERS or here.is_relative_to(SHELL) or not here.is_relative_to(temporary)
 
 
 def next_steps(addresses: dict[str, str]) -> str:
-    """Return the next steps of the user, for the URLs of template and launcher in these files."""
+    """Return the user's next steps. `addresses` maps files to the template and launcher URLs in these files."""
     text = f"Next:\n  cd {cd_target()}\n  pip install nox\n  nox -s local"
     if local := [file for file, address in addresses.items() if "file://" in address]:
-        text += f"\n{' and '.join(local)} {'contain' if local[1:] else 'contains'} a path of this machine."
-        text += "\nBefore you share the project, replace this path by the template's git URL."
+        text += f"\n{' and '.join(local)} {'contain' if local[1:] else 'contains'} a path on this machine."
+        text += "\nBefore you share the project, replace this path with the template's git URL."
     return text
 
 
 def cd_target() -> str:
-    """Return the argument of cd: relative to the current folder of the user's shell if possible."""
+    """Return the argument for cd. If possible, the path is relative to the current folder of the user's shell."""
     here = Path.cwd()
     return shlex.quote(str(here.relative_to(SHELL) if here.is_relative_to(SHELL) else here))
 

@@ -1,4 +1,4 @@
-"""Reject answers that Google Cloud would reject later, before cookiecutter writes a file."""
+"""Check the answers before cookiecutter writes files, and reject answers that Google Cloud would reject later."""
 
 import contextlib
 import json
@@ -40,7 +40,7 @@ SHAPES = {
     "project_name": (rf"(?=.*\S){TEXT}", f"{TEXT_IN_WORDS}, not blank", "Digits on Vertex"),
     "project_slug": (
         r"(?=.{2,40}\Z)[a-z][a-z0-9]*(-[a-z0-9]+)*",
-        "2 to 40 lowercase letters, digits and single hyphens, and start with a letter",
+        "2 to 40 lowercase letters, digits and single hyphens, and must start with a letter",
         "digits-vit",
     ),
     "description": (TEXT, TEXT_IN_WORDS, "Reads handwritten digits."),
@@ -53,7 +53,7 @@ SHAPES = {
     ),
     "bucket": (
         r"(?=.{3,222}\Z)" + BUCKET_PART + rf"([.]{BUCKET_PART})*",
-        "a bucket name without gs:// and folder: 3 to 63 lowercase letters, digits, hyphens, "
+        "a bucket name without gs:// and without a folder: 3 to 63 lowercase letters, digits, hyphens, "
         "underscores and dots that start and end with a letter or digit",
         "my-project-training",
     ),
@@ -64,28 +64,28 @@ SHAPES = {
     ),
     "launcher": (
         rf"|{VERSION}|(vertex-launch ?)?{SPECIFIERS}|(vertex-launch @ )?({PLACE})",
-        "empty, or a pip requirement of vertex-launch: a version, a wheel, an archive or a URL",
+        "empty, or a pip requirement for vertex-launch: a version, a wheel, an archive or a URL",
         "0.2.0, vertex-launch>=0.2,<0.3 or git+https://git.example.com/tpl#subdirectory=launcher",
     ),
 }
 
 
 def wrong_shape(answers: Answers) -> Iterator[Finding]:
-    """Yield answers that don't match the question's pattern."""
+    """Yield a finding for each answer that doesn't match the pattern of its question."""
     for question, (pattern, words, example) in SHAPES.items():
         if not re.fullmatch(pattern, answers[question]):
             yield question, f"{answers[question]!r} must be {words}; for example {example}"
 
 
 def wrong_choice(answers: Answers) -> Iterator[Finding]:
-    """Yield choices that aren't on the list, which only a replay file can contain."""
+    """Yield a finding for each choice that isn't on the list. Only a replay file can contain such a choice."""
     for question, choices in (CHOICES | {"worker_machine": tuple(answers["_machines"])}).items():
         if answers[question] not in choices:
             yield question, f"{answers[question]!r} must be one of {', '.join(choices)}"
 
 
 def reserved_bucket(answers: Answers) -> Iterator[Finding]:
-    """Yield bucket names that Cloud Storage reserves."""
+    """Yield a finding if Cloud Storage doesn't allow the bucket name."""
     bucket = answers["bucket"]
     if bucket.startswith("goog") or "google" in bucket or re.fullmatch(r"([0-9]+[.]){3}[0-9]+", bucket):
         cure = "must not start with goog, contain google or look like an IP address"
@@ -93,7 +93,7 @@ def reserved_bucket(answers: Answers) -> Iterator[Finding]:
 
 
 def unknown_region(answers: Answers) -> Iterator[Finding]:
-    """Yield a region without GPUs for training, most often a typo or a zone."""
+    """Yield a finding if the region doesn't offer GPUs for training. A wrong region is usually a typo or a zone."""
     region, regions = answers["region"], answers["_regions"]
     if region not in regions:
         near = get_close_matches(region.lower(), regions, n=1) or ["us-central1"]
@@ -101,7 +101,7 @@ def unknown_region(answers: Answers) -> Iterator[Finding]:
 
 
 def missing_accelerator(answers: Answers) -> Iterator[Finding]:
-    """Yield a region that doesn't offer the selected machine for training."""
+    """Yield a finding if the region doesn't offer the selected machine for training."""
     region, regions, machine = answers["region"], answers["_regions"], answers["worker_machine"]
     accelerator = answers["_machines"].get(machine, {}).get("accelerator")
     if accelerator and accelerator not in regions.get(region, [accelerator]):
@@ -110,7 +110,7 @@ def missing_accelerator(answers: Answers) -> Iterator[Finding]:
 
 
 def missing_launcher(answers: Answers) -> Iterator[Finding]:
-    """Yield a wheel or an archive of the launcher that doesn't exist on this machine."""
+    """Yield a finding if the launcher's wheel or archive doesn't exist on this machine."""
     typed = answers["launcher"].removeprefix("vertex-launch @ ")
     if typed.endswith((".whl", ".zip", ".tar.gz")) and "://" not in typed and not (SHELL / typed).is_file():
         yield (
@@ -120,14 +120,14 @@ def missing_launcher(answers: Answers) -> Iterator[Finding]:
 
 
 def misspelled(words: Sequence[str]) -> Iterator[Finding]:
-    """Yield misspelled questions on the command line, which cookiecutter ignores silently."""
+    """Yield a finding for each misspelled question on the command line. cookiecutter ignores such questions."""
     for question, answer in re.findall(r"^([\w-]+)=(.*)", "\n".join(words), re.MULTILINE):
         if question not in QUESTIONS and (near := get_close_matches(question, QUESTIONS, n=1)):
             yield question, f"isn't a question of this template; did you mean {near[0]}={answer}?"
 
 
 def command_line() -> list[str]:
-    """Return the arguments of cookiecutter, the parent process, or nothing if the system doesn't reveal them."""
+    """Return the arguments of the parent process, cookiecutter. Return [] if the arguments can't be read."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{os.getppid()}/cmdline").read_text(errors="replace").split("\0")
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
@@ -139,7 +139,7 @@ RULES = (wrong_shape, wrong_choice, reserved_bucket, unknown_region, missing_acc
 
 
 def findings(answers: Answers) -> list[Finding]:
-    """Return all findings in the order of the questions, without defaults that follow from a wrong answer."""
+    """Return all findings in the order of the questions. Defaults that depend on a wrong answer are excluded."""
     unsorted = (finding for rule in RULES for finding in rule(answers))
     ordered = sorted(unsorted, key=lambda finding: QUESTIONS.index(finding[0]))
     refused = {question for question, _ in ordered}
@@ -147,13 +147,13 @@ def findings(answers: Answers) -> list[Finding]:
 
 
 def followed(question: str, answers: Answers, refused: set[str]) -> bool:
-    """Return whether this is the default bucket of a rejected project."""
+    """Return whether the answer to this question is the default bucket of a rejected project."""
     default = answers["gcp_project"].rpartition(":")[2] + "-training"
     return question == "bucket" and "gcp_project" in refused and answers["bucket"] == default
 
 
 def command(answers: Answers, refused: set[str]) -> str:
-    """Return the command that asks again in the same folder, with the valid answers as defaults."""
+    """Return the command that asks the questions again in the same folder, with the valid answers as defaults."""
     gone = {question for question in QUESTIONS if question in refused or followed(question, answers, refused)}
     good = [f"{question}={answers[question]}" for question in QUESTIONS if question not in gone]
     folder = Path.cwd().parent
@@ -167,5 +167,5 @@ if __name__ == "__main__":
     typed = ANSWERS | {"project_slug": ANSWERS["__typed_slug"]}
     if wrong := findings(typed):
         print(*(f"{question}: {fault}" for question, fault in wrong), sep="\n", file=sys.stderr)
-        print("To answer again, with your valid answers as defaults, run:", file=sys.stderr)
+        print("To answer the questions again, with your valid answers as defaults, run:", file=sys.stderr)
         sys.exit(f"  {command(typed, {question for question, _ in wrong})}")

@@ -140,7 +140,7 @@ def sentences(baked: Baked) -> list[str]:
     assert baked.status == 1
     assert "Traceback" not in baked.stdout + baked.stderr
     *found, introduction, again = baked.stderr.splitlines()
-    assert introduction == "To answer again, with your valid answers as defaults, run:"
+    assert introduction == "To answer the questions again, with your valid answers as defaults, run:"
     assert again.startswith("  cookiecutter ")
     return found
 

@@ -336,7 +336,7 @@ def test_the_next_commands_are_said(tmp_path: Path) -> None:
         "cd digits-vit",
         "pip install nox",
         "nox -s local",
-        "README.md contains a path of this machine.",
+        "README.md contains a path on this machine.",
     ]
 
 

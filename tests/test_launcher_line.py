@@ -59,7 +59,7 @@ def test_a_folder_is_named_and_the_owner_is_told_to_name_an_address_before_shari
 ) -> None:
     baked = cookiecutter(tmp_path, "--no-input", template=str(origin.folder))
     assert line(baked.project) == f"vertex-launch @ {origin.folder.as_uri()}/launcher"
-    assert "Before you share the project, replace this path by the template's git URL." in baked.stdout
+    assert "Before you share the project, replace this path with the template's git URL." in baked.stdout
     check(baked.project, tmp_path)
 
 

@@ -43,7 +43,7 @@ def test_each_link_of_a_project_from_a_folder_opens_a_page_at_a_heading(tmp_path
         path = Path(unquote(page.removeprefix("file://")))
         assert path.is_file(), page
         assert not fragment or fragment in anchors(path), f"{page}#{fragment}"
-    assert "requirements/laptop.txt and README.md contain a path of this machine." in baked.stdout
+    assert "requirements/laptop.txt and README.md contain a path on this machine." in baked.stdout
 
 
 @pytest.mark.slow

@@ -283,11 +283,11 @@ CASES = [
         ("5 pools are too many", "at most 4"),
     ),
     Case("pool-gap", {P1: {}, P2: SERVERS}, {P2: SERVERS}, ("workerPoolSpecs[1]", "gcloud rejects")),
-    Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "no pool follows", "remove")),
+    Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "there is no pool after it", "remove")),
     Case("pool-replicas", {f"{P1}.replicaCount": 0, **NO_REDUCERS}, NO_REDUCERS, ("workerPoolSpecs[1]", "is 0")),
     Case("pool-replicas", {f"{P1}.replicaCount": -1, **NO_REDUCERS}, NO_REDUCERS, ("is -1",)),
     Case("pool-machine", alone(CPU, machineSpec=GONE), alone(CPU), ("machineSpec.machineType", "is missing")),
-    Case("pool-task", alone(CPU, containerSpec=GONE), alone(CPU), ("no program", "containerSpec")),
+    Case("pool-task", alone(CPU, containerSpec=GONE), alone(CPU), ("doesn't specify a program", "containerSpec")),
     Case("task-field", alone(CPU, containerSpec={}), alone(CPU), ("containerSpec: imageUri is missing",)),
     Case("task-field", packaged(pythonModule=""), packaged(), ("pythonPackageSpec: pythonModule is missing",)),
     # machines
@@ -324,7 +324,7 @@ CASES = [
         "accelerator-fit",
         {f"{P1}.machineSpec": {"machineType": "a2-highgpu-8g"}},
         {},
-        ("doesn't specify them", "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 8"),
+        ("doesn't specify these GPUs", "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 8"),
     ),
     Case(
         "accelerator-fit",
@@ -383,7 +383,7 @@ CASES = [
         "gpu-partition",
         {f"{P0}.machineSpec": A100 | {"gpuPartitionSize": "1g.5gb"}},
         {},
-        ("machineSpec.acceleratorCount: 8 isn't possible with a partitioned GPU", "set it to 1"),
+        ("machineSpec.acceleratorCount: a partitioned GPU doesn't support an acceleratorCount of 8", "set it to 1"),
     ),
     Case(
         "tpu-alone",
@@ -434,7 +434,7 @@ CASES = [
         "region-words",
         alone(CPU),
         alone(CPU),
-        ("region: ", '"eu" from vertex.toml contains several regions', "jobs may not run in it"),
+        ("region: ", '"eu" from vertex.toml contains several regions', "jobs may not run in these locations"),
         settings=replace(SETTINGS, region="eu"),
     ),
     Case(
@@ -451,7 +451,7 @@ CASES = [
         ("europe-west4 doesn't offer TPU_V5E", "us-central1"),
         settings=replace(SETTINGS, region="europe-west4"),
     ),
-    Case("output-missing", {"baseOutputDirectory": GONE}, {}, ("kept", "set it to gs://demo-data/run")),
+    Case("output-missing", {"baseOutputDirectory": GONE}, {}, ("the model are lost", "set it to gs://demo-data/run")),
     Case(
         "output-shared",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/run/"},
@@ -491,7 +491,7 @@ CASES = [
         "gcs-mount",
         alone(H200, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
         alone(A100, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
-        ("machineSpec.machineType: /gcs may be missing on a3-ultragpu-8g", "2026-01-29 (uncertain)"),
+        ("machineSpec.machineType: /gcs may be missing on a3-ultragpu-8g", "an unconfirmed report of 2026-01-29"),
     ),
     Case(
         "bucket-differs",
@@ -512,7 +512,7 @@ CASES = [
         "tensorboard-region",
         ACCOUNT | {"tensorboard": BOARD.replace("us-central1", "us-west1")},
         ACCOUNT | {"tensorboard": BOARD},
-        ("is in us-west1", "use one in us-central1"),
+        ("is in us-west1", "use a TensorBoard in us-central1"),
     ),
     # names of resources
     Case(
@@ -521,7 +521,7 @@ CASES = [
         NETWORK,
         ('network: "default"', "write projects/NUMBER/global/networks/NETWORK, with the project number"),
     ),
-    Case("resource-name", {"network": "projects/demo/global/networks/ours"}, NETWORK, ("not the project ID",)),
+    Case("resource-name", {"network": "projects/demo/global/networks/ours"}, NETWORK, ("instead of the project ID",)),
     Case("resource-name", {"experiment": "ours"}, {"experiment": f"{CONTEXTS}/ours"}, ("/contexts/EXPERIMENT",)),
     Case("resource-name", {"experimentRun": "1"}, {"experimentRun": f"{CONTEXTS}/ours-1"}, ("/EXPERIMENT-RUN",)),
     Case(
@@ -589,13 +589,13 @@ CASES = [
         "mount-point",
         mounted(mountPoint="/data"),
         mounted(mountPoint="/mnt/nfs/data"),
-        ('nfsMounts[0].mountPoint: "/data" isn\'t a folder in /mnt/nfs/', "for /mnt/nfs/data"),
+        ('nfsMounts[0].mountPoint: "/data" isn\'t a folder in /mnt/nfs/', "which becomes the folder /mnt/nfs/data"),
     ),
     Case(
         "mount-network",
         {f"{P0}.nfsMounts": [SHARE]},
         {f"{P0}.nfsMounts": [SHARE], "pscInterfaceConfig": {"networkAttachment": "ours"}},
-        ("workerPoolSpecs[0].nfsMounts", "the job specifies none", "pscInterfaceConfig"),
+        ("workerPoolSpecs[0].nfsMounts", "the job doesn't specify a network", "pscInterfaceConfig"),
     ),
     Case("ip-ranges", {"reservedIpRanges": ["ours"]}, {"reservedIpRanges": ["ours"], **NETWORK}, ("add network",)),
     Case(
@@ -654,7 +654,7 @@ CASES = [
         "reducer-backend",
         {f"{P0}.containerSpec.command": ["python", "train.py", "--strategy", "hsdp"]},
         {f"{P0}.containerSpec.command": ["python", "train.py", "--strategy", "ddp"]},
-        ("containerSpec.command[2]", "hsdp doesn't all-reduce gradients over all GPUs", "keep the whole model"),
+        ("containerSpec.command[2]", "hsdp doesn't all-reduce gradients across all GPUs", "keep the whole model"),
     ),
     Case("reducer-machines", {P1: {}}, {f"{P1}.replicaCount": 1}, ("workerPoolSpecs[2]", "two or more machines")),
     Case("reducer-gain", both(ONE_L4), both(TWO_L4, 2), ("two machines with one GPU each", "remove pool 2")),
@@ -686,18 +686,18 @@ CASES = [
         "reducer-plugin",
         {},
         {},
-        ("no LABEL with google-reduction-server",),
+        ("doesn't contain a LABEL with google-reduction-server",),
         project=replace(PROJECT, dockerfile="FROM scratch\n"),
     ),
     Case(
         "reducer-plugin",
         {f"{pool}.containerSpec.imageUri": registry("pytorch-tpu.2-0:latest") for pool in (P0, P1)},
         {},
-        ("pytorch-tpu.2-0 has no reducer plug-in",),
+        ("pytorch-tpu.2-0 doesn't contain the reducer plug-in",),
     ),
     # scheduling
     Case("timeout-missing", {"scheduling.timeout": GONE}, {}, ("seven days", "3600s")),
-    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "600s"}, ("no time",)),
+    Case("timeout-zero", {"scheduling.timeout": "0s"}, {"scheduling.timeout": "600s"}, ("the job can't run",)),
     Case(
         "timeout-short",
         {"scheduling.timeout": "599s"},
@@ -726,7 +726,7 @@ CASES = [
         "flex-start-machines",
         {"scheduling": FLEX, P2: SERVERS},
         {"scheduling": FLEX, P2: SERVERS | {"machineSpec": A100}},
-        ("make every machineSpec the same",),
+        ("write the same machineSpec in every pool",),
     ),
     Case(
         "flex-start-accelerator",
@@ -782,7 +782,7 @@ CASES = [
         "restart-alone",
         {"scheduling.restartJobOnWorkerRestart": GONE},
         {"scheduling.restartJobOnWorkerRestart": GONE, P2: SERVERS},
-        ("restarts alone", "set it to true"),
+        ("only a failed replica restarts", "set it to true"),
     ),
     Case(
         "restart-overridden",
@@ -795,7 +795,7 @@ CASES = [
         "image-name",
         alone(CPU, **{"containerSpec.imageUri": "my image!"}),
         alone(CPU),
-        ('imageUri: "my image!" isn\'t a valid image name', "in lower case"),
+        ('imageUri: "my image!" isn\'t a valid image name', "in lowercase"),
     ),
     Case(
         "image-name",
@@ -886,19 +886,19 @@ CASES = [
         "image-purpose",
         alone(ONE_L4, **{"containerSpec.imageUri": f"{SETTINGS.image}-cpu"}),
         alone(CPU, **{"containerSpec.imageUri": f"{SETTINGS.image}-cpu"}),
-        ("workerPoolSpecs[0].containerSpec.imageUri", "has no CUDA", f"use {SETTINGS.image}"),
+        ("workerPoolSpecs[0].containerSpec.imageUri", "doesn't contain CUDA", f"use {SETTINGS.image}"),
     ),
     Case(
         "image-purpose",
         alone(ONE_L4, **{"containerSpec.imageUri": registry("pytorch-xla.2-4.py310:latest")}),
         alone(CPU, **{"containerSpec.imageUri": registry("pytorch-xla.2-4.py310:latest")}),
-        ("the machine has GPUs, but this image has no CUDA", "use an image for GPUs"),
+        ("the machine has GPUs, but this image doesn't contain CUDA", "use an image for GPUs"),
     ),
     Case(
         "image-purpose",
         alone(CPU, **{"containerSpec.imageUri": registry("tf-gpu.2-17.py310:latest")}),
         alone(ONE_L4, **{"containerSpec.imageUri": registry("tf-gpu.2-17.py310:latest")}),
-        ("this image is for GPUs, but the machine has no GPUs", "use an image for CPUs"),
+        ("this image is for GPUs, but the machine doesn't have GPUs", "use an image for CPUs"),
     ),
     Case(
         "image-purpose",
@@ -942,7 +942,7 @@ CASES = [
         "prebuilt-unknown",
         alone(CPU, **{"containerSpec.imageUri": registry("scikit-learn-cpu.1-6:latest")}),
         alone(CPU, **{"containerSpec.imageUri": PREBUILT}),
-        ("did you mean sklearn-cpu.1-6:latest? Its availability ended on 2026-07-11, so build your own image",),
+        ("did you mean sklearn-cpu.1-6:latest? The availability of this image ended on 2026-07-11, so build",),
         project=replace(PROJECT, today=date(2026, 7, 12)),
     ),
     Case(
@@ -967,7 +967,7 @@ CASES = [
         "env-service",
         env("AIP_MODEL_DIR"),
         env("NODE_RANK"),
-        ("env[0].name: Vertex AI also sets AIP_MODEL_DIR", "use another name"),
+        ("env[0].name: Vertex AI also sets AIP_MODEL_DIR", "use a different name"),
     ),
     Case("env-service", env("RANK"), alone(CPU) | env("RANK"), ("Vertex AI also sets RANK",)),
     Case("env-repeated", env("SEED", "SEED"), env("SEED", "SEED_2"), ("SEED is set 2 times",)),
@@ -986,7 +986,7 @@ CASES = [
         "env-unset",
         alone(CPU, **{"containerSpec.args": ["--steps", "$(RANK)"]}),
         told("--steps", "$(RANK)"),
-        ("containerSpec.args[1]", "$(RANK) isn't replaced", "write 0 instead"),
+        ("containerSpec.args[1]", "$(RANK) isn't replaced", "write 0, or"),
     ),
     Case(
         "launcher-machines",
@@ -1008,13 +1008,13 @@ CASES = [
         "launcher-machines",
         started("deepspeed", "--hostfile=hosts", "train.py"),
         {f"{P0}.containerSpec.command": ["deepspeed", "--hostfile=hosts", "train.py"], f"{P0}.containerSpec.args": []},
-        ("deepspeed starts processes on other machines by ssh", "write torchrun --nproc-per-node=8"),
+        ("deepspeed starts processes on other machines over SSH", "write torchrun --nproc-per-node=8"),
     ),
     *(
         Case("launcher-options", started("torchrun", *wrong, "train.py"), started("torchrun", *TOLD, "train.py"), words)
         for wrong, words in (
             (("--nnodes=2", *TOLD[:1], *TOLD[2:]), ("--nnodes is 2, but pools 0 and 1 have 4", "write --nnodes=$(W")),
-            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without a machine that arrives",)),
+            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without a machine that starts",)),
             (("--nproc-per-node=4", *TOLD[1:]), ("--nproc-per-node is 4, but the machine has 8 GPUs",)),
             (("--node-rank=0", *TOLD[:2], *TOLD[3:]), ("--node-rank is 0 on 4 machines", "write --node-rank=$(RANK)")),
             (
@@ -1033,7 +1033,7 @@ CASES = [
         "launcher-group",
         both(CPU) | NO_REDUCERS | started("accelerate", "launch", "train.py"),
         both(CPU) | NO_REDUCERS | started("accelerate", "launch", "--cpu", "train.py"),
-        ("the processes form no group", "write accelerate launch --cpu train.py"),
+        ("the processes don't form a group", "write accelerate launch --cpu train.py"),
     ),
     Case(
         "launcher-group",
@@ -1063,13 +1063,13 @@ CASES = [
         "flag-unknown",
         alone(CPU, **{"containerSpec.args": ["--stepz", "100"]}),
         alone(CPU),
-        ("containerSpec.args[0]", "no flag --stepz", "did you mean --steps?"),
+        ("containerSpec.args[0]", "the flag --stepz", "did you mean --steps?"),
     ),
     Case(
         "flag-unknown",
         evaluated(containerSpec=TASK | {"args": ["--stepz", "100"]}),
         evaluated(),
-        ("workerPoolSpecs[3].containerSpec.args[0]", "no flag --stepz"),
+        ("workerPoolSpecs[3].containerSpec.args[0]", "the flag --stepz"),
     ),
     Case(
         "evaluator-count",
@@ -1088,7 +1088,7 @@ CASES = [
         "flag-unknown",
         evaluated(containerSpec=TASK | {"command": ["python", "-m", "trainer.evaluator"], "args": ["--stepz", "100"]}),
         evaluated(containerSpec=TASK | {"command": ["python", "-m", "trainer.evaluator"]}),
-        ("workerPoolSpecs[3].containerSpec.args[0]", "no flag --stepz"),
+        ("workerPoolSpecs[3].containerSpec.args[0]", "the flag --stepz"),
     ),
     Case(
         "flag-value",
@@ -1106,19 +1106,19 @@ CASES = [
         "flag-value",
         alone(CPU, **{"containerSpec.args": ["--anyway=true"]}),
         alone(CPU, **{"containerSpec.args": ["--no-anyway", "--steps=6"]}),
-        ('--anyway has the value "true", but takes none', "write only --anyway or --no-anyway"),
+        ('--anyway has the value "true", but doesn\'t accept a value', "write only --anyway or --no-anyway"),
     ),
     Case(
         "flag-unknown",
         alone(CPU, **{"containerSpec.args": ["--no-steps"]}),
         alone(CPU, **{"containerSpec.args": ["--anyway", "--steps=6"]}),
-        ("no flag --no-steps",),
+        ("the flag --no-steps",),
     ),
     Case(
         "flag-compile",
         alone(CPU, **{"containerSpec.args": ["--compile"]}),
         alone(CPU, **{"containerSpec.args": ["--steps", "6"]}),
-        ("containerSpec.args[0]", "has no compiler", "write ARG COMPILE=1"),
+        ("containerSpec.args[0]", "doesn't contain a compiler", "write ARG COMPILE=1"),
         project=replace(PROJECT, flags={**PROJECT.flags, "compile": False}, dockerfile="ARG COMPILE=\n"),
     ),
     Case(
@@ -1220,7 +1220,7 @@ CASES = [
             (
                 {"parameterId": "anyway", "categoricalValueSpec": {"values": ["true", "false"]}},
                 RATE,
-                '--anyway has the value "true", but takes none',
+                '--anyway has the value "true", but doesn\'t accept a value',
             ),
         )
     ),
@@ -1235,13 +1235,13 @@ CASES = [
         },
         "trialJobSpec.workerPoolSpecs[0].containerSpec.command[2]",
         "every trial trains with the defaults",
-        'write python train.py "$@" in the script, and add a word such as _ after it',
+        'write python train.py "$@" in the script. After the script, add a word such as _',
     ),
     tuning(
         "trial-parallel",
         {"parallelTrialCount": 6},
         {"parallelTrialCount": 5},
-        "6 parallel trials, of 6 trials",
+        "6 of 6 trials run in parallel",
         "RANDOM_SEARCH",
     ),
     tuning(

@@ -42,7 +42,7 @@ def test_a_finding_is_printed_with_the_line_that_an_editor_opens(folder: Path) -
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
-        "run.yaml:6: error: workerPoolSpecs[0].replicaCount: must be 1 for the chief, not 3;"
+        "run.yaml:6: error: workerPoolSpecs[0].replicaCount: the value must be 1 for the chief, not 3;"
         " set it to 1 and put all other replicas in pool 1 (chief-count)\n"
     )
 
@@ -91,8 +91,8 @@ def test_json_is_one_document_and_nothing_else(folder: Path) -> None:
         "code": "timeout-zero",
         "severity": "warning",
         "certainty": "inferred",
-        "fault": "a timeout of zero leaves the job no time",
-        "cure": "set the longest time that you would pay for, such as 3600s",
+        "fault": "with a timeout of zero, the job can't run",
+        "cure": "set it to the longest time that you would pay for, such as 3600s",
         "consequence": RULES["timeout-zero"].consequence,
         "source": catalog.standard().sources["api-types"],
     }
@@ -131,7 +131,7 @@ def test_all_rules_are_listed_where_no_code_is_given(tmp_path: Path) -> None:
     done = check(tmp_path, "--explain")
     assert done.returncode == 0
     title, *lines = done.stdout.splitlines()
-    assert title.startswith("The rules for jobs")
+    assert title.startswith("Rules for jobs")
     listed = [line.split(maxsplit=2) for line in lines]
     assert listed == [[rule.code, rule.severity, rule.text] for rule in RULES.values()]
 

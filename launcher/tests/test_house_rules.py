@@ -149,7 +149,7 @@ def test_json_tells_of_a_rule_of_the_project_as_of_ours(tmp_path: Path) -> None:
         (
             'form = "off"',
             'vertex.toml: rules: the severity of "form" can\'t be changed; '
-            "remove the key, because a file that breaks this rule isn't a job",
+            "remove the key, because a file that breaks this rule isn't a valid job",
         ),
         (
             'module = "house_rules"',
@@ -208,7 +208,7 @@ REMOVE = "fix the error, or remove module from [rules] in vertex.toml"
         ),
         ("x = [\n", f":1: this file can't be imported (SyntaxError: '[' was never closed); {REMOVE}"),
         ("import sys\nsys.exit()\n", f":2: this file can't be imported (SystemExit); {REMOVE}"),
-        ("x = 1\n", ": this file declares no rule; write @rule(...) above a function that yields findings"),
+        ("x = 1\n", ": this file doesn't declare a rule; decorate a function that yields findings with @rule(...)"),
         (declared('yield {}["team"]'), f":7: the rule house-a failed (KeyError: 'team'); {MEND}"),
         (declared("pass"), f": the rule house-a failed (TypeError: 'NoneType' object is not iterable); {MEND}"),
         (
@@ -217,16 +217,19 @@ REMOVE = "fix the error, or remove module from [rules] in vertex.toml"
         ),
         (
             declared("yield", '"image-tag", "error"'),
-            ":4: another rule already has the code image-tag; choose another code",
+            ":4: another rule already has the code image-tag; choose a different code",
         ),
-        (declared("yield", '"module", "error"'), ":4: another rule already has the code module; choose another code"),
+        (
+            declared("yield", '"module", "error"'),
+            ":4: another rule already has the code module; choose a different code",
+        ),
         (
             declared("yield", '"house-a", "fatal"'),
             ':4: the severity "fatal" of house-a isn\'t valid; use error or warning',
         ),
         (
             declared("yield").replace('"A job is good."', ""),
-            ":4: the rule house-a has no docstring; add a docstring that states the rule",
+            ":4: the rule house-a doesn't have a docstring; add a docstring that states the rule",
         ),
     ],
 )
@@ -237,7 +240,7 @@ def test_a_faulty_module_is_one_sentence(module: str, told: str, tmp_path: Path)
 
 def test_two_rules_of_one_code_are_told_apart_by_their_line(tmp_path: Path) -> None:
     done = check(tmp_path, 'module = "house_rules.py"', declared("yield") + declared("yield").replace("one", "other"))
-    assert done.stderr == "house_rules.py:11: another rule already has the code house-a; choose another code\n"
+    assert done.stderr == "house_rules.py:11: another rule already has the code house-a; choose a different code\n"
 
 
 def test_a_rule_that_was_switched_off_cannot_fail(tmp_path: Path) -> None:
@@ -253,7 +256,7 @@ def test_a_fault_in_what_a_module_imports_is_told_where_it_imports_that(tmp_path
     )
     (tmp_path / "acme_rules.py").write_text("\n\n\n" + declared("yield", '"image-tag", "error"'))
     done = check(tmp_path, 'module = "house_rules.py"', "from acme_rules import *\n")
-    assert done.stderr == "house_rules.py: another rule already has the code image-tag; choose another code\n"
+    assert done.stderr == "house_rules.py: another rule already has the code image-tag; choose a different code\n"
 
 
 def test_a_rule_of_ours_that_a_module_imports_is_no_other_rule(tmp_path: Path) -> None:

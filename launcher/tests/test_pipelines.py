@@ -265,7 +265,7 @@ def test_the_rules_for_jobs_are_those_for_the_job_of_a_pipeline(service: Service
     wrong = inputs("x")
     wrong["worker_pool_specs"][0]["replica_count"] = 2.0
     faults = refusal(service, pipeline(training_task_inputs=wrong))
-    assert faults["trainingTaskInputs.workerPoolSpecs[0].replicaCount"].startswith("must be 1 for the chief")
+    assert faults["trainingTaskInputs.workerPoolSpecs[0].replicaCount"].startswith("the value must be 1 for the chief")
 
 
 def tuning(script: str, **more: Any) -> TrainingPipeline:

@@ -104,7 +104,7 @@ def test_what_only_its_own_engine_replaces_is_an_error(word: str, tmp_path: Path
         {"command": ["sh", "-c", f"python a.py '{word}'"]},
     ):
         (finding,) = found(tmp_path, **{"args": [], **program})
-        assert "is a placeholder that only its own engine replaces" in finding
+        assert "is a placeholder that only its own template engine replaces" in finding
 
 
 @pytest.mark.parametrize("field", ["{data_path}", "%(data)s", "${data}", "$data", "{DATA}"])

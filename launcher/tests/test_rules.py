@@ -500,7 +500,7 @@ def test_what_was_cut_off_once_is_not_cut_off_again(count: int, told: int) -> No
 def test_pools_that_are_too_many_are_counted_and_not_judged(tmp_path: Path) -> None:
     pools = [*GOOD["workerPoolSpecs"], EVALUATOR, *[{"replicaCount": -1}] * 5000]
     (finding,) = found(tmp_path, {"workerPoolSpecs": pools})
-    assert str(finding).startswith("workerPoolSpecs: 5004 pools are too many: Vertex AI accepts at most 4; ")
+    assert str(finding).startswith("workerPoolSpecs: 5004 pools are too many, because Vertex AI accepts at most 4; ")
 
 
 @pytest.mark.parametrize("trial_job", [CustomJobSpec(), CustomJobSpec(worker_pool_specs=[{}])])

@@ -143,7 +143,7 @@ def test_check_says_ok_for_a_job_without_a_fault(project: Path) -> None:
 def test_check_refuses_a_job_and_says_why_where_and_how_to_mend_it(project: Path) -> None:
     run = launch(project, "check", write(project, pool(HELLO, count=2)))
     assert (run.returncode, run.stdout) == (1, "")
-    said = r"job\.yaml:\d+: error: workerPoolSpecs\[0\]\.replicaCount: must be 1 for the chief, not 2; set it to 1"
+    said = r"job\.yaml:\d+: error: workerPoolSpecs\[0\]\.replicaCount: the value must be 1 for the chief, not 2; set"
     assert re.search(said, run.stderr)
 
 
@@ -535,6 +535,6 @@ def test_a_flag_that_the_trainer_lacks_deletes_and_starts_nothing(project: Path)
     earlier.mkdir(parents=True)
     run = launch(project, "run", "job.yaml", "--fresh", "--", "--stpes", "30")
     assert (run.returncode, run.stdout) == (1, "")
-    refusal = "after --: trainer/config.py has no flag --stpes; did you mean --steps?"
+    refusal = "after --: trainer/config.py doesn't define the flag --stpes; did you mean --steps?"
     assert run.stderr.splitlines()[-1] == refusal
     assert earlier.exists()

@@ -1,8 +1,9 @@
-"""Rules that find errors in a job before it is submitted to Vertex AI.
+"""Rules that find problems in a job before you submit the job to Vertex AI.
 
-Each module covers one subject, and each function checks one rule. The decorator above the function declares the rule's
-code, severity and sources. The facts are in vertex_launch/facts/. `python -m vertex_launch.rules` prints the page of
-all rules. A project's own rules can import the names in `__all__`: see launcher/docs/house-rules.md.
+Each module contains the rules for one subject. Each function with the decorator @rule checks one rule. The decorator
+specifies the rule's code, severity and sources. The facts that rules use are in vertex_launch/facts/. The command
+`python -m vertex_launch.rules` prints a page that lists all rules. A project's own rules can import the names in
+`__all__`. The page launcher/docs/house-rules.md describes how to write such rules.
 """
 
 import re
@@ -40,8 +41,8 @@ __all__ += ["rule", "rule_of_pool", "rule_of_search"]
 
 @rule("form", "error", "documented", "api-types")
 def form(job: Job, context: RuleContext) -> Findings:
-    """A job file must match the API exactly: its keys, its values, and strings where the API expects strings."""
-    yield from ()  # A job that was parsed has the right form; `check.examine` reports the other files.
+    """The keys and values of a job file must match the API exactly. A string field must contain a string."""
+    yield from ()  # A parsed job matches the API. `check.examine` reports all other files.
 
 
 def _declared(*modules: ModuleType) -> Iterator[Rule]:
@@ -60,12 +61,12 @@ NOWHERE = Project()
 
 
 def applied(settings: Settings) -> dict[str, Rule]:
-    """Return the rules that apply with these settings, by code. Raises FaultError if the table [rules] isn't valid."""
+    """Return the rules for these settings, keyed by code. Raises FaultError if the [rules] table isn't valid."""
     return merged(RULES, settings)
 
 
 def in_local_vertex(settings: Settings) -> Settings:
-    """Return the settings for a local job, which can't lower the severity of errors that Vertex AI rejects."""
+    """Return the settings for a local job, excluding custom severities of error rules."""
     errors = {code for code, one in RULES.items() if one.severity == "error"}
     return replace(settings, rules={key: value for key, value in settings.rules.items() if key not in errors})
 
@@ -73,7 +74,7 @@ def in_local_vertex(settings: Settings) -> Settings:
 def findings(job: Job | TuningJob, settings: Settings, project: Project = NOWHERE) -> list[Finding]:
     """Return the first 50 findings of each rule, in the order of the job file.
 
-    If the job has no file, the findings are sorted by place.
+    If the job wasn't read from a file, the findings are sorted by location.
     """
     context = RuleContext(settings, settings.catalog, project)
     rules = applied(settings).values()
@@ -90,7 +91,7 @@ def _of_tuning(rules: Collection[Rule], job: TuningJob, context: RuleContext) ->
 
 
 def _of_job(rules: Collection[Rule], job: Job, context: RuleContext) -> Findings:
-    """Yield the findings in a job. If it has too many pools, all rules but `at_most_four` see only the first pools."""
+    """Yield the findings in a job. If there are too many pools, most rules check only the first pools."""
     counts = pools.at_most_four.code
     yield from _found([one for one in rules if one.code == counts], job, context)
     few = replace(job, spec=CustomJobSpec(job.spec))
@@ -106,5 +107,5 @@ def _found(rules: Collection[Rule], job: Job | TuningJob, context: RuleContext) 
 
 
 def _numbered(place: str) -> str:
-    """Return the place with padded numbers, so that env[9] is sorted before env[10]."""
+    """Return the location with zero-padded numbers, so that env[9] is sorted before env[10]."""
     return re.sub("[0-9]+", lambda digits: digits[0].zfill(9), place)

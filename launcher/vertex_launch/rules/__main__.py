@@ -1,4 +1,4 @@
-"""Print the page of all rules in Markdown: `python -m vertex_launch.rules`."""
+"""Print the Markdown page that lists all rules: `python -m vertex_launch.rules`."""
 
 from vertex_launch.facts import catalog
 from vertex_launch.rules import explain

@@ -1,4 +1,4 @@
-"""Check job files against the rules, for `vertex-launch check`, and warn about old facts and old releases."""
+"""Check job files against the rules, and warn about old facts and outdated releases."""
 
 import re
 from collections.abc import Iterable
@@ -17,25 +17,25 @@ from vertex_launch.settings import Settings
 FRESH_DAYS = 180  # older facts should be compared with their sources
 # Launcher release -> what the release removed, and the replacement.
 DROPPED = {
-    "0.2.0": "the module vertex_launch.replicas; in tests, call the function vertex_launch.replicas(JOB) instead",
+    "0.2.0": "the module vertex_launch.replicas. In tests, call the function vertex_launch.replicas(JOB) instead",
 }
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A job file and its findings. `job` is None if the file can't be parsed as a job."""
+    """A job file and the findings in this file. `job` is None if the file can't be parsed as a job."""
 
     path: Path
     job: Job | TuningJob | None
     findings: tuple[Finding, ...]
 
     def passes(self, strict: bool) -> bool:
-        """Return whether the file has no errors and, if strict, no warnings."""
+        """Return whether the file passes the check. A warning fails the check only if `strict` is true."""
         return not any(strict or finding.severity == "error" for finding in self.findings)
 
 
 def examine(path: Path, settings: Settings, project: Project) -> Examined:
-    """Read a job file and check it against the rules."""
+    """Read a job file and check the job against the rules."""
     try:
         job = spec.load(path)
     except FaultError as error:
@@ -44,7 +44,7 @@ def examine(path: Path, settings: Settings, project: Project) -> Examined:
 
 
 def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> list[Examined]:
-    """Check several job files, and compare each with the files before it."""
+    """Check several job files, and warn if two of the jobs have the same output folder."""
     examined: list[Examined] = []
     outputs: dict[str, str] = {}
     for path in dict.fromkeys(paths):
@@ -56,20 +56,27 @@ def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> 
 
 
 def facts_notice(catalog: Catalog, today: date) -> str:
-    """Return a warning if the facts behind the rules are old, else ""."""
+    """Return a warning if the facts that the rules use are old. Otherwise, return ""."""
     if (today - catalog.compiled).days <= FRESH_DAYS:
         return ""
-    return f"{FACTS}: the facts date from {catalog.compiled}; compare them with their sources, or update vertex-launch"
+    return (
+        f"{FACTS}: the facts date from {catalog.compiled}; "
+        "compare the facts with their sources, or update vertex-launch"
+    )
 
 
 def release_notice(made_with: str, installed: str = __version__) -> str:
-    """Return a warning if the installed launcher is too old for the project or removed a feature, else ""."""
+    """Return a warning if the launcher is too old or too new for the project. Otherwise, return ""."""
     made, here = _numbers(made_with), _numbers(installed)
     project = f"{OWN}: this project was generated with vertex-launch {made_with}, but {installed} is installed"
     if made_with and here < made:
         return f"{project}; install {made_with} or newer"
     gone = [text for release, text in DROPPED.items() if made_with and made < _numbers(release) <= here]
-    return f'{project}, which removed {"; ".join(gone)}; then set launcher = "{installed}" in {OWN}' if gone else ""
+    return (
+        f'{project}, which removed {"; ".join(gone)}. After this change, set launcher = "{installed}" in {OWN}'
+        if gone
+        else ""
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Rules for the programs of the pools: images, packages and environment variables."""
+"""Rules for the images, packages and environment variables of a job's pools."""
 
 import json
 import re
@@ -43,21 +43,21 @@ def image_of(pool: Pool) -> str:
 
 
 def image_at(pool: Pool) -> str:
-    """Return the place of the pool's image."""
+    """Return the location of the pool's image in the job."""
     return pool.at(IMAGE[pool.task])
 
 
 def images(job: Job) -> Iterator[tuple[Pool, str]]:
-    """Return each image with the first pool that runs it, so that two pools with the same image are one finding."""
+    """Return each image and the first pool that runs the image. Rules ignore other pools with the same image."""
     first = {image_of(pool): pool for pool in reversed(job.pools)}
     return ((pool, image) for image, pool in reversed(first.items()) if image)
 
 
 def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
-    """Return the words of a pool's program, each with its place.
+    """Return the words of a pool's program, each with its location in the job.
 
-    If the pool sets no command, the command for its image in vertex.toml is used. Variables that the service sets
-    aren't expanded.
+    If the pool doesn't set a command, the command that vertex.toml specifies for the image is used. Environment
+    variables that Vertex AI sets aren't expanded.
     """
     command, env = pool.spec.container_spec.command, expanded(pool.env, {})
     usual = () if command else context.settings.commands.get(image_of(pool), ())
@@ -68,7 +68,7 @@ def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
 
 
 class Flag(NamedTuple):
-    """One flag of a program: its place, its name with underscores, and its value or else the next word."""
+    """A flag of a program, with its location, its name with underscores, and its value or the next word."""
 
     place: str
     name: str
@@ -76,7 +76,7 @@ class Flag(NamedTuple):
 
 
 def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
-    """Yield the flags among a program's words: `--name value` or `--name=value`."""
+    """Yield the flags in a program's words. A flag has the form `--name value` or `--name=value`."""
     for (place, word), (_, follower) in pairwise([*program, ("", "")]):
         name, separator, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name:
@@ -84,32 +84,33 @@ def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
 
 
 def prebuilt_name(context: RuleContext, image: str) -> str:
-    """Return the name of a Google training image without registry and tag, or "" for any other image."""
+    """Return the name of a Google training image, excluding the registry and tag. Return "" for all other images."""
     name, registries = untagged(image), context.catalog.prebuilt_registries
     return next((name.removeprefix(f"{one}/") for one in registries if name.startswith(f"{one}/")), "")
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Return whether the image is the one in the settings, with its tag or any digest, or its variant without CUDA."""
+    """Return whether an image is the project's image, with any digest, or the variant of this image without CUDA."""
     ours = context.settings.image
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
 
 @rule("image-name", "error", "documented", "image-reference")
 def image_named(job: Job, context: RuleContext) -> Findings:
-    """An image name must be valid in a registry: lower-case, without a protocol and without template placeholders.
-    Otherwise: Vertex AI rejects the job, or no replica starts."""
+    """An image name must be valid in a registry. The name must be lowercase, and must not contain a protocol or
+    template placeholders.
+    Otherwise: Vertex AI rejects the job, or the replicas don't start."""
     for pool, image in images(job):
         if not REFERENCE_TO_IMAGE.fullmatch(image):
             mark = MARK_IN_NAME.search(image)
-            cure = f"replace {mark[0]} with its value" if mark else "write REGISTRY/NAME:TAG in lower case"
+            cure = f"replace {mark[0]} with its value" if mark else "write REGISTRY/NAME:TAG in lowercase"
             yield Finding(image_at(pool), f'"{image}" isn\'t a valid image name', cure)
 
 
 @rule("image-differs", "warning", "documented", "settings")
 def image_ours(job: Job, context: RuleContext) -> Findings:
-    """The image should be the one in the settings, which is built from this folder.
-    Otherwise: The job runs a different program than the one built last, or the image doesn't exist."""
+    """A job should use the image in the settings, which is built from this project.
+    Otherwise: The job doesn't run the latest build of the project, or the image doesn't exist."""
     ours, origin = context.settings.image, context.settings.origin("image")
     for pool, image in images(job) if ours else ():
         named = REFERENCE_TO_IMAGE.fullmatch(image)  # `image_named` reports others
@@ -121,8 +122,9 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-tag", "warning", "inferred", "training-service")
 def image_fixed(job: Job, context: RuleContext) -> Findings:
-    """A custom image should have a fixed tag or a digest. The tag `latest`, explicit or implied, moves with every push.
-    Otherwise: A replica that restarts after the next push runs different code than the other replicas."""
+    """A custom image should have a fixed tag or a digest. The default tag `latest` refers to a different image after
+    every push.
+    Otherwise: If a replica restarts after a push, the replica runs different code than the other replicas."""
     for pool, image in images(job):
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
         if not (googles or "@" in image) and REFERENCE_TO_IMAGE.fullmatch(image) and _tag(image) in ("", "latest"):
@@ -132,8 +134,10 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
 
 @rule_of_pool("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
 def image_has_code(pool: Pool, context: RuleContext) -> Findings:
-    """The CUDA version of the project's image, which is the Dockerfile's LABEL cuda, should support the pools' GPUs.
-    Otherwise: Every replica fails at its first step: no kernel image is available for execution on the device."""
+    """The CUDA version of the project's image should support the GPUs of all pools. The label `cuda` in the Dockerfile
+    specifies the CUDA version.
+    Otherwise: Every replica fails at its first step with the error "no kernel image is available for execution on the
+    device"."""
     label, image = CUDA.search(context.project.dockerfile), image_of(pool)
     newer = [version for version, kinds in context.catalog.cuda_dropped.items() if pool.accelerator in kinds]
     ours = is_ours(context, image) and not image.endswith(CPU)
@@ -145,17 +149,17 @@ def image_has_code(pool: Pool, context: RuleContext) -> Findings:
 
 @rule("image-purpose", "warning", "inferred", "settings", "prebuilt-containers")
 def image_fits(job: Job, context: RuleContext) -> Findings:
-    """Pools with GPUs should run a training image with CUDA, and other pools a training image for CPUs.
-    Otherwise: The job trains on the CPUs while its GPUs are billed but idle, or the image can't train at all."""
+    """Pools with GPUs should run a training image with CUDA. Pools without GPUs should run a training image for CPUs.
+    Otherwise: The job trains on CPUs while its GPUs are billed but idle, or the image can't train a model."""
     for pool, image in images(job):
         small, hardware = f"{context.settings.image}{CPU}", _kind(image)[1]
         with_gpus = [one for one in job.pools if one.accelerator and image_of(one) == image]
         if with_gpus and (hardware == "cpu" or image == small):
             cure = "use an image for GPUs, or machines without GPUs" if hardware else f"use {context.settings.image}"
-            yield Finding(image_at(with_gpus[0]), "the machine has GPUs, but this image has no CUDA", cure)
+            yield Finding(image_at(with_gpus[0]), "the machine has GPUs, but this image doesn't contain CUDA", cure)
         if hardware == "gpu" and not with_gpus:
             yield Finding(
-                image_at(pool), "this image is for GPUs, but the machine has no GPUs", "use an image for CPUs"
+                image_at(pool), "this image is for GPUs, but the machine doesn't have GPUs", "use an image for CPUs"
             )
         if hardware and "/prediction/" in image:
             cure = "use a training image, or your own image"
@@ -165,7 +169,7 @@ def image_fits(job: Job, context: RuleContext) -> Findings:
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
 def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
     """An image from Google's training registries should be on the documented list of training images.
-    Otherwise: No replica starts, unless the image is newer than the list."""
+    Otherwise: The replicas can't start, unless the image is newer than the list."""
     listed, today = context.catalog.prebuilt_images, context.project.today or date.min
     kinds = {name: _kind(f"{context.catalog.prebuilt_registries[0]}/{name}") for name in listed}
     for pool, image in images(job):
@@ -175,15 +179,15 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
             current = [one for one, end in listed.items() if end >= today and kinds[one][:2] == kind[:2]]
             cure = f"use one of {', '.join(current)}" if current else "build your own image for a containerSpec"
             if same:
-                ended = f" Its availability ended on {listed[same]}, so build your own image"
+                ended = f" The availability of this image ended on {listed[same]}, so build your own image"
                 cure = f"did you mean {same}:latest?{'' if same in current else ended}"
             yield Finding(image_at(pool), f'"{name}" isn\'t on the documented list of training images', cure)
 
 
 @rule("prebuilt-ended", "warning", "documented", "prebuilt-containers")
 def prebuilt_available(job: Job, context: RuleContext) -> Findings:
-    """A Google training image should not be past the end of its availability.
-    Otherwise: Google may remove the image on any day, and then no replica starts."""
+    """A job should not use a Google training image after the end of the image's availability.
+    Otherwise: Google may remove the image at any time. If the image is removed, replicas can't start."""
     for pool, image in images(job):
         end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
         if end and context.project.today and end < context.project.today:
@@ -193,18 +197,20 @@ def prebuilt_available(job: Job, context: RuleContext) -> Findings:
 
 @rule("prebuilt-tag", "warning", "documented", "prebuilt-containers")
 def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
-    """A Google training image should have the tag `latest`, because Google supports no other tag.
-    Otherwise: The replicas run an image that is no longer maintained, or don't start."""
+    """A Google training image should have the tag `latest`, because Google doesn't support other tags.
+    Otherwise: The replicas run an image that is no longer maintained, or they can't start."""
     for pool, image in images(job):
         name = prebuilt_name(context, image)
         if name in context.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
-            yield Finding(image_at(pool), "only the tag latest is supported", f"use {untagged(image)}:latest")
+            yield Finding(
+                image_at(pool), "Google supports only the tag latest for this image", f"use {untagged(image)}:latest"
+            )
 
 
 @rule_of_pool("executor-foreign", "warning", "documented", "api-types")
 def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
     """A Python package should run in one of Google's training images.
-    Otherwise: Vertex AI rejects the job, or runs the package in an image that may lack its dependencies."""
+    Otherwise: Vertex AI rejects the job, or runs the package in an image that may lack the package's dependencies."""
     image = pool.spec.python_package_spec.executor_image_uri
     if REFERENCE_TO_IMAGE.fullmatch(image) and not prebuilt_name(context, image):
         cure = f"use an image from {context.catalog.prebuilt_registries[0]}, or a containerSpec"
@@ -220,16 +226,18 @@ def packages_few(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("package-address", "error", "documented", "api-types")
 def packages_in_buckets(pool: Pool, context: RuleContext) -> Findings:
-    """A package must be in Cloud Storage, at gs://BUCKET/NAME."""
+    """A Python package must be stored in Cloud Storage, at gs://BUCKET/NAME."""
     for index, uri in enumerate(pool.spec.python_package_spec.package_uris):
         if not re.fullmatch(r"gs://[^/\s<>${}]+/\S+", uri):
             cure = "copy the package to a bucket and write gs://BUCKET/NAME"
-            yield Finding(f"pythonPackageSpec.packageUris[{index}]", f'"{uri}" isn\'t an object in a bucket', cure)
+            yield Finding(
+                f"pythonPackageSpec.packageUris[{index}]", f'"{uri}" isn\'t the URI of an object in a bucket', cure
+            )
 
 
 @rule_of_pool("module-name", "error", "documented", "api-types")
 def module_named(pool: Pool, context: RuleContext) -> Findings:
-    """The Python module must have an importable name such as trainer.task, not a file name."""
+    """The Python module must have an importable name such as trainer.task, not a filename."""
     name = pool.spec.python_package_spec.python_module
     if name and not MODULE_NAME.fullmatch(name):
         module = name.removesuffix(".py").replace("/", ".").strip(".")
@@ -258,14 +266,14 @@ def env_without_apostrophes(pool: Pool, context: RuleContext) -> Findings:
     """The value of an environment variable must not contain an apostrophe without a backslash before it."""
     for index, variable in enumerate(pool.env):
         if APOSTROPHE.search(variable.value):
-            cure = "use double quotes, or \\' if the program accepts that"
+            cure = "use double quotes, or write \\' if the program accepts a backslash"
             yield Finding(f"{pool.task}.env[{index}].value", "Vertex AI rejects values with an apostrophe", cure)
 
 
 @rule_of_pool("env-repeated", "warning", "inferred", "api-types")
 def env_distinct(pool: Pool, context: RuleContext) -> Findings:
     """A pool should set an environment variable only once.
-    Otherwise: Only one of the values takes effect, and the documentation doesn't state which one."""
+    Otherwise: Only one of the values takes effect. The documentation doesn't state which value takes effect."""
     for name, count in Counter(variable.name for variable in pool.env).items():
         if count > 1:
             yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep only one value")
@@ -273,8 +281,8 @@ def env_distinct(pool: Pool, context: RuleContext) -> Findings:
 
 @rule("env-service", "warning", "inferred", "distributed-training", "vertex_launch/job/contract.py")
 def env_free(job: Job, context: RuleContext) -> Findings:
-    """A job should not set environment variables that the service sets, such as AIP_MODEL_DIR and RANK.
-    Otherwise: The documentation doesn't state whether the job's or the service's value takes effect."""
+    """A job should not set environment variables that Vertex AI sets, such as AIP_MODEL_DIR and RANK.
+    Otherwise: The documentation doesn't state whether the job's value or Vertex AI's value takes effect."""
     several = sum(pool.replica_count for pool in job.pools) > 1
     output = job.spec.base_output_directory.output_uri_prefix
     for pool in job.pools:
@@ -282,24 +290,27 @@ def env_free(job: Job, context: RuleContext) -> Findings:
         for index, name in enumerate(variable.name for variable in pool.env):
             if name in of_several or (SET.fullmatch(name) and (output or not name.endswith("_DIR"))):
                 fault = f"Vertex AI also sets {name}, and the documentation doesn't state which value takes effect"
-                yield Finding(pool.at(pool.task, f"env[{index}].name"), fault, "remove it, or use another name")
+                yield Finding(
+                    pool.at(pool.task, f"env[{index}].name"), fault, "remove the variable, or use a different name"
+                )
 
 
 @rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/job/contract.py")
 def references_set(job: Job, context: RuleContext) -> Findings:
-    """A job with one replica should not refer to RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT, which it doesn't have.
-    Otherwise: The program receives the literal text $(RANK) instead of a number."""
+    """A job with one replica should not refer to RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT. Vertex AI sets these
+    variables only in jobs with several replicas.
+    Otherwise: The program receives literal text such as $(RANK) instead of a value."""
     for pool in job.pools if sum(pool.replica_count for pool in job.pools) == 1 else ():
         for place, word in words(pool, context):
             for name in REFERENCE.findall(word):
                 if name in OF_SEVERAL:
-                    fault = f"$({name}) isn't replaced, because only jobs with several replicas have this variable"
-                    yield Finding(place, fault, f"write {OF_SEVERAL[name]} instead, or remove the flag")
+                    fault = f"$({name}) isn't replaced, because Vertex AI sets this variable only for several replicas"
+                    yield Finding(place, fault, f"write {OF_SEVERAL[name]}, or remove the flag")
 
 
 @rule_of_pool("command-letters", "error", "documented", "api-types")
 def command_of_words(pool: Pool, context: RuleContext) -> Findings:
-    """command and args must be lists of words, because the Python SDK splits a string into its letters.
+    """The command and args must be lists of words, because the Python SDK splits a string into its letters.
     Otherwise: Vertex AI starts a program whose name is a single letter, and every replica fails immediately."""
     for key, items in (("command", pool.spec.container_spec.command), ("args", pool.args)):
         text = "".join(items)
@@ -310,17 +321,17 @@ def command_of_words(pool: Pool, context: RuleContext) -> Findings:
 
 
 def _kind(image: str) -> tuple[str, str, str]:
-    """Return the framework, hardware and version in a Google image's name, each "" if the name doesn't contain it."""
+    """Return the framework, hardware and version in a Google image's name, or "" for each missing value."""
     framework, hardware, version = found.groups() if (found := GOOGLES.match(image)) else ("", "", "")
     return framework.replace("scikit-learn", "sklearn"), re.sub("cu.*", "gpu", hardware.replace("xla", "cpu")), version
 
 
 def _tag(image: str) -> str:
-    """Return an image's tag, such as `1` for us-docker.pkg.dev/demo/trainer:1, or "" if it has none."""
+    """Return an image's tag. Return "" if the image doesn't have a tag. Example: trainer:1 has the tag 1."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def untagged(image: str) -> str:
-    """Return an image without tag and digest: us-docker.pkg.dev/demo/trainer for us-docker.pkg.dev/demo/trainer:1."""
+    """Return an image name without its tag and digest. Example: demo/trainer:1 becomes demo/trainer."""
     bare = image.partition("@")[0]
     return bare.removesuffix(f":{_tag(image)}")

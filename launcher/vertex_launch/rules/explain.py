@@ -1,6 +1,7 @@
-"""Texts that describe the rules: one rule in full, or the page of all rules and the fields that they check.
+"""Descriptions of the rules: the explanation of one rule, and the page that lists all rules and fields.
 
-If a google-cloud-aiplatform release adds a field, launcher/tests/test_fields.py fails until fields.yaml lists it.
+If a google-cloud-aiplatform release adds a field, launcher/tests/test_fields.py fails until fields.yaml lists the
+field.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,10 +20,10 @@ from vertex_launch.settings import Settings
 # API message -> its fields -> the codes of the rules, or a key of WORDS if no rule checks the field.
 FIELDS: Mapping[str, Mapping[str, list[str] | str]] = read(Path(__file__).with_name("fields.yaml"))
 WORDS = {
-    "FORM": "only `form`: nothing more is documented",
-    "OUTPUT": "none: only Vertex AI sets the field",
-    "HERE": "none: job files don't contain the field, and the local Vertex checks it in requests",
-    "BELOW": "see the table of the message's own fields",
+    "FORM": "Only `form` checks this field, because the documentation doesn't state other limits.",
+    "OUTPUT": "No rule checks this field, because only Vertex AI sets the field.",
+    "HERE": "Job files don't contain this field. The local Vertex checks the field in requests.",
+    "BELOW": "The rules are in the table of the message that this field contains.",
 }
 
 EXPLANATION = """\
@@ -44,15 +45,15 @@ def explain(code: str, settings: Settings) -> str:
 
 
 def overview(settings: Settings) -> str:
-    """Return all rules, one per line, after a heading."""
+    """Return a list of all rules with a heading. Each line contains one rule."""
     rules = applied(settings)
     width = max(map(len, rules))
     lines = [f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in rules.values()]
-    return "\n".join(["The rules for jobs, with the severity of a finding:", *lines])
+    return "\n".join(["Rules for jobs, with the severity of their findings:", *lines])
 
 
 def page(catalog: Catalog) -> str:
-    """Return the page of all rules and fields in Markdown."""
+    """Return the Markdown page that lists all rules and fields."""
     rows = (
         f"| `{rule.code}` | {rule.severity} | {rule.certainty} | {rule.text} | {sources(rule, catalog)} |"
         for rule in RULES.values()
@@ -62,12 +63,12 @@ def page(catalog: Catalog) -> str:
 
 
 def sources(rule: Rule, catalog: Catalog) -> str:
-    """Return the pages and files that a rule is based on."""
+    """Return the pages and files that a rule is based on, separated by semicolons."""
     return "; ".join(catalog.sources.get(source, source) for source in rule.sources)
 
 
 def fields_of_api() -> dict[str, list[str]]:
-    """Return the API messages in job files, and TrainingPipeline, each with the names of its fields."""
+    """Return the field names of TrainingPipeline and of the API messages in job files, keyed by message."""
     kinds = (types.CustomJobSpec, types.HyperparameterTuningJob, types.TrainingPipeline)
     messages = messages_below([kind.pb(kind()).DESCRIPTOR for kind in kinds], _in_job_file)
     return {short_name(message): [field.json_name for field in message.fields] for message in messages}
@@ -79,7 +80,7 @@ def _in_job_file(field: FieldDescriptor) -> Descriptor | None:
 
 
 def _tables() -> Iterator[str]:
-    """Yield the lines of one Markdown table per API message: its fields with their rules."""
+    """Yield the lines of Markdown tables. Each table lists the fields and rules of one API message."""
     for message, fields in fields_of_api().items():
         yield from ("", f"### {message}", "", "| Field | Rules |", "|---|---|")
         for field in fields:

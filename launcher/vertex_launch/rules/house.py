@@ -1,4 +1,4 @@
-"""A project's own rules and severities, from the table [rules] in its vertex.toml."""
+"""A project's own rules and severities, from the [rules] table in the project's vertex.toml."""
 
 import inspect
 import runpy
@@ -22,7 +22,7 @@ TAKEN = "Vertex AI may accept the job, but the project's own rules don't allow i
 
 
 def merged(ours: Mapping[str, Rule], settings: Settings) -> dict[str, Rule]:
-    """Return the rules of a project by code: the built-in rules and its own rules, with the severities that it sets.
+    """Return the built-in rules and the project's own rules, keyed by code, with the project's severities.
 
     Raises FaultError if a key in [rules] isn't valid, or if the module with the project's own rules can't be used.
     """
@@ -39,7 +39,7 @@ def _of_line(code: str, value: object, rules: Mapping[str, Rule]) -> Findings:
         yield Finding(
             PLACE,
             f'the severity of "{code}" can\'t be changed',
-            "remove the key, because a file that breaks this rule isn't a job",
+            "remove the key, because a file that breaks this rule isn't a valid job",
         )
     elif code not in rules:
         yield Finding(PLACE, *unknown(code, rules))
@@ -48,7 +48,7 @@ def _of_line(code: str, value: object, rules: Mapping[str, Rule]) -> Findings:
 
 
 def unknown(code: str, rules: Mapping[str, Rule]) -> tuple[str, str]:
-    """Return the fault and the cure for a code that no rule has."""
+    """Return the problem and the solution for a rule code that doesn't exist."""
     guess = nearest(code, rules)
     cure = f"did you mean {guess}?" if guess else "to list all rules, run check --explain without a code"
     return f'there is no rule "{code}"', cure
@@ -70,7 +70,7 @@ def _own(ours: Mapping[str, Rule], module: object) -> list[Rule]:
 
 @cache
 def _load(path: Path) -> dict[str, Any]:
-    """Run a Python file and return its global variables by name."""
+    """Run a Python file, and return the file's global variables, keyed by name."""
     try:
         read_text(path)
     except FaultError as error:
@@ -85,22 +85,26 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _unusable(ours: Mapping[str, Rule], declared: list[Rule], path: Path) -> Findings:
     if not declared:
-        yield Finding("", "this file declares no rule", "write @rule(...) above a function that yields findings")
+        yield Finding(
+            "", "this file doesn't declare a rule", "decorate a function that yields findings with @rule(...)"
+        )
     codes = [*ours, MODULE]
     for one in declared:
         code = getattr(inspect.unwrap(one.check), "__code__", None)
         line = code.co_firstlineno if code and code.co_filename == str(path.absolute()) else 0
         if one.code in codes:
-            yield Finding("", f"another rule already has the code {one.code}", "choose another code", line)
+            yield Finding("", f"another rule already has the code {one.code}", "choose a different code", line)
         if one.severity not in SEVERITIES[:2]:
             yield Finding("", f'the severity "{one.severity}" of {one.code} isn\'t valid', "use error or warning", line)
         if not one.text:
-            yield Finding("", f"the rule {one.code} has no docstring", "add a docstring that states the rule", line)
+            yield Finding(
+                "", f"the rule {one.code} doesn't have a docstring", "add a docstring that states the rule", line
+            )
         codes.append(one.code)
 
 
 def _guarded(one: Rule, path: Path) -> Any:
-    """Return the check of a rule, which reports an exception as an error in the rule's file, without a traceback."""
+    """Wrap the check of a rule so that it reports an exception as an error in the rule's file, without a traceback."""
 
     def check(subject: Any, context: RuleContext) -> Findings:
         try:
@@ -116,7 +120,7 @@ def _guarded(one: Rule, path: Path) -> Any:
 
 
 def _fault(path: Path, error: BaseException, fault: str, cure: str) -> FaultError:
-    """Describe an exception in a project's module, with the last line of the module in the traceback."""
+    """Return an error that describes an exception in a project's module and the line that caused it."""
     file, said = str(path.absolute()), error.msg if isinstance(error, SyntaxError) else str(error)
     lines = [0, *(one.lineno or 0 for one in traceback.extract_tb(error.__traceback__) if one.filename == file)]
     if isinstance(error, SyntaxError) and error.filename == file:

@@ -1,4 +1,4 @@
-"""Rules for the contents of an image: the files that its Dockerfile copies, its modules and its framework.
+"""Rules for the contents of an image: files, Python modules and the framework.
 
 Source: Docker, "Dockerfile reference" and "Build context", 2026.
 """
@@ -42,7 +42,7 @@ def files_copied(job: Job, context: RuleContext) -> Findings:
         if not any(_covers(one, file) for one in taken):
             move = f"move the file into {folders[0]}/, which the Dockerfile copies, or " if folders else ""
             cure = f"{move}add the line COPY {file} {file} to the Dockerfile"
-            yield Finding(place, f"the Dockerfile doesn't copy {file}, so it isn't in the image", cure)
+            yield Finding(place, f"the Dockerfile doesn't copy {file}, so the image doesn't contain this file", cure)
         elif is_ignored(file, ignored):
             yield Finding(
                 place,
@@ -53,7 +53,7 @@ def files_copied(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-import", "warning", "inferred", "dockerfile")
 def imports_installed(job: Job, context: RuleContext) -> Findings:
-    """The requirements in the Dockerfile, with their dependencies, should install each module that a script imports.
+    """The requirements in the Dockerfile, and their dependencies, should install each module that a script imports.
     Otherwise: The job runs locally, but in the cloud every replica fails immediately because the module is missing."""
     scripts = {file: place for file, place in _files(job, context).items() if file.endswith(".py")}
     imports = {file: names for file in scripts if (names := _imports(context.project, file))}
@@ -64,14 +64,14 @@ def imports_installed(job: Job, context: RuleContext) -> Findings:
             known = shells.FACTS["distributions"].get(top) or metadata.packages_distributions().get(top) or [top]
             known = [name.replace(".", "-"), *known] if top == "google" else known
             if not installed & {*map(_normal, (*spelled, *known))}:
-                fault = f"{file} imports {top}, but no requirement in the Dockerfile installs it"
+                fault = f"{file} imports {top}, but no requirement in the Dockerfile installs this module"
                 yield Finding(scripts[file], fault, f"add {known[0]} to {files[-1]}")
 
 
 @rule("image-version", "warning", "inferred", "prebuilt-containers", "dockerfile")
 def framework_as_here(job: Job, context: RuleContext) -> Findings:
-    """The version of PyTorch or TensorFlow in the image's name, or its base's name, should match the local version.
-    Otherwise: Code that works locally may fail in the cloud or compute different results."""
+    """The PyTorch or TensorFlow version in the name of the image or its base image should match the local version.
+    Otherwise: Code that works locally may fail or produce different results in the cloud."""
     for pool, image in images(job):
         base = "\n".join(BASES.findall(context.project.dockerfile)) if is_ours(context, image) else ""
         files = REQUIREMENTS if pool.task == "pythonPackageSpec" else ()
@@ -89,7 +89,7 @@ def framework_as_here(job: Job, context: RuleContext) -> Findings:
 
 
 def _files(job: Job, context: RuleContext) -> dict[str, str]:
-    """Return the project files that programs in the project's image use, each with the first place that uses it."""
+    """Return the project files that programs in the project's image use, each with the first location of its name."""
     found: dict[str, str] = {}
     for pool in (pool for pool in job.pools if context.project.dockerfile and is_ours(context, image_of(pool))):
         parts = [(place, part) for place, word in words(pool, context) for part in word.split()]  # also of a script
@@ -102,7 +102,7 @@ def _files(job: Job, context: RuleContext) -> dict[str, str]:
 
 
 def module_files(name: str) -> list[str]:
-    """Return a module's two possible files: trainer/task.py and trainer/task/__main__.py for trainer.task."""
+    """Return the two files that can contain a module, such as trainer/task.py and trainer/task/__main__.py."""
     path = re.sub(r"[^\w.]", "", name).replace(".", "/")
     return [f"{path}.py", f"{path}/__main__.py"]
 
@@ -118,14 +118,14 @@ def sources(dockerfile: str) -> list[str]:
 
 
 def is_ignored(file: str, dockerignore: str) -> bool:
-    """Return whether .dockerignore excludes the file. The last line that matches the file decides."""
+    """Return whether .dockerignore excludes the file. The last matching line in .dockerignore applies."""
     lines = [line.strip() for line in dockerignore.splitlines() if not line.startswith("#")]
     deciding = [line for line in lines if line and _covers(line.removeprefix("!"), file)]
     return bool(deciding) and not deciding[-1].startswith("!")
 
 
 def _covers(pattern: str, file: str) -> bool:
-    """Return whether a pattern matches a file or a folder above the file. A variable matches anything."""
+    """Return whether a pattern matches a file or a parent folder of the file. A variable matches any text."""
     normal = posixpath.normpath(pattern).lstrip("/")
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\$\{[^}]*\}|\$\w+)", normal)
     found = "".join(WILD.get(part, ".*") if index % 2 else re.escape(part) for index, part in enumerate(parts))
@@ -133,7 +133,7 @@ def _covers(pattern: str, file: str) -> bool:
 
 
 def _imports(project: Project, file: str) -> dict[str, None]:
-    """Return the third-party modules that a script imports unconditionally: not in a function, an if or a try."""
+    """Return the third-party modules that a script imports outside of functions, if statements and try statements."""
     body, root = statements((project.folder or Path()) / file), project.folder or Path()
     names = [one.name for node in body if isinstance(node, ast.Import) for one in node.names]
     modules = [node for node in body if isinstance(node, ast.ImportFrom) and not node.level]
@@ -143,10 +143,10 @@ def _imports(project: Project, file: str) -> dict[str, None]:
 
 
 def _installed(project: Project) -> tuple[list[str], set[str]]:
-    """Return the Dockerfile's requirement files and the distributions that they install, or nothing if unknown.
+    """Return the Dockerfile's requirement files, and the distributions that the requirements install.
 
-    A lock file lists all distributions. Without one, dependencies are known only for distributions that are installed
-    locally.
+    The list of files is empty if the distributions are unknown. A lock file lists all distributions. Without a lock
+    file, dependencies are known only for distributions that are installed locally.
     """
     words = [word.lstrip("/") for word in re.findall(r"[\w./-]+\.txt", project.dockerfile)]
     paths = dict.fromkeys(path for word in words for path in (word, f"requirements/{posixpath.basename(word)}"))

@@ -1,4 +1,4 @@
-"""Rules for launchers, such as torchrun, that start the processes of a pool. programs.yaml lists the launchers."""
+"""Rules for launchers that start the processes of a pool, such as torchrun. programs.yaml lists the launchers."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ GIVEN_FIRST = re.compile(r"MASTER_ADDR.* not in |\*\*os\.environ")  # code that 
 
 
 class Launch(NamedTuple):
-    """A launcher's command line, with the pools that run it."""
+    """The command line of a launcher, and the pools that run this command line."""
 
     pools: list[Pool]
     place: str  # in the first pool
@@ -51,13 +51,13 @@ class Launch(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """True if accelerate starts one process on each machine, without torchrun."""
+        """True if `accelerate launch` starts only one process on each machine, and doesn't use torchrun."""
         several = self.gpus > 1 or self.said.keys() & {*SEVERAL}
         return self.launcher == "accelerate launch" and ("cpu" in self.said or not several)
 
     @property
     def is_told(self) -> bool:
-        """True if the options describe several machines, correctly or not."""
+        """True if the launcher's options describe several machines, even if the options are wrong."""
         if "hosts" in LAUNCHERS[self.launcher]["roles"].values():
             return "hosts" in self.said
         alone = "standalone" in self.said or self.said.get("machines", "1") == "1"
@@ -65,13 +65,13 @@ class Launch(NamedTuple):
 
     @property
     def uses_ssh(self) -> bool:
-        """True if the launcher starts processes on other machines."""
+        """True if the launcher starts processes on other machines over SSH."""
         by_deepspeed = "use_deepspeed" in self.said and self.said.get("deepspeed_multinode_launcher") != "standard"
         return self.is_told and "no_ssh" not in self.said and (by_deepspeed or "hosts" in self.said)
 
 
 def launches(job: Job, context: RuleContext) -> list[Launch]:
-    """Return how pools 0 and 1 start their processes, without the commands that a script may skip."""
+    """Return the launchers that pools 0 and 1 run. Commands that a script may skip are excluded."""
     pools, found = job.training_pools, dict[tuple[object, ...], Launch]()
     machines = sum(pool.replica_count for pool in pools)
     total = sum(pool.replica_count * pool.accelerator_count for pool in pools)
@@ -86,7 +86,7 @@ def launches(job: Job, context: RuleContext) -> list[Launch]:
 
 
 def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tuple[str, str, Texts]]:
-    """Yield each program that a pool certainly runs: its place, its command line and the known variables."""
+    """Yield the location, command line and known variables of each program that a pool always runs."""
     said, known = words(pool, context), {**expanded(pool.env, {}), **service}
     text, lines = shells.inline(said), [[expand(word, known) for _, word in said]]
     if text and not text.is_python:
@@ -100,7 +100,7 @@ def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tupl
 
 
 def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequence[str]] | None:
-    """Return a command line's launcher, its options, the script and the script's files, or None without a launcher."""
+    """Return a command line's launcher, options, script and script files. Return None if there is no launcher."""
     for name, row in LAUNCHERS.items():
         if start := re.match(rf"(?:\S*/)?(?:{row['starts'].format(python=PYTHON)})(?= |$)", line):
             script = SCRIPT.search(line, start.end())
@@ -116,7 +116,7 @@ def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequenc
 
 
 def _whole_line(launch: Launch, context: RuleContext) -> str:
-    """Return the command to write: the project's own launcher if there is one, else options for all machines."""
+    """Return the solution: a command with the project's own launcher, or with options for all machines."""
     if has_project(launch.pools[0], context) and context.project.text(FILE):
         return f"write python -m {OURS} {launch.run}"
     if instead := LAUNCHERS[launch.launcher].get("instead"):
@@ -134,8 +134,9 @@ def _whole_line(launch: Launch, context: RuleContext) -> str:
 
 @rule("launcher-machines", "warning", "inferred", "launchers")
 def machines_together(job: Job, context: RuleContext) -> Findings:
-    """A launcher's options should include all machines of the job. A project's own trainer.cluster.run does this.
-    Otherwise: Each machine trains alone and writes the same files, or the job fails for good when a process is lost."""
+    """A launcher's options should describe all machines of the job. The launcher trainer.cluster.run of a generated
+    project sets these options.
+    Otherwise: Each machine trains alone and writes the same files, or the job doesn't restart after a process fails."""
     several = [one for one in launches(job, context) if one.machines > 1 and not one.is_single]
     found = [one for one in several if one.launcher != "python"]
     by_ssh = [pool for one in found if one.uses_ssh for pool in one.pools]
@@ -144,17 +145,19 @@ def machines_together(job: Job, context: RuleContext) -> Findings:
         if not launch.is_told:
             fault = "doesn't know the other machines, so each machine trains alone"
         elif launch.uses_ssh and all(pool in by_ssh for pool in job.training_pools):
-            fault = "starts processes on other machines by ssh, but no replica runs an ssh server"
+            fault = "starts processes on other machines over SSH, but replicas don't run an SSH server"
         elif OURS in cure:
-            fault = "exits with code 1, a user error, when it loses a process, so the job doesn't restart"
+            fault = "exits with code 1 (user error) when a process fails, so Vertex AI doesn't restart the job"
         if fault:
             yield Finding(launch.place, f"{launch.launcher} {fault}", cure)
 
 
 @rule("launcher-options", "warning", "inferred", "launchers")
 def options_right(job: Job, context: RuleContext) -> Findings:
-    """A launcher's options should match the job: machines, GPUs, a rank for each machine, and the chief's address.
-    Otherwise: Machines train alone or wait for others that never start. GPUs are idle, or a process finds no GPU."""
+    """A launcher's options should match the number of machines, the number of GPUs, each machine's rank and the chief's
+    address.
+    Otherwise: Machines train alone, wait for machines that never start, leave GPUs idle, or start processes that don't
+    find a GPU."""
     found = launches(job, context)
     for launch in (one for one in found if one.is_told or one.machines == 1):
         for role, fault, right in _wrong(launch, found):
@@ -164,11 +167,11 @@ def options_right(job: Job, context: RuleContext) -> Findings:
 
 
 def _wrong(launch: Launch, found: list[Launch]) -> Iterator[tuple[str, str, str]]:
-    """Yield the role of each wrong option, the error and the right value."""
+    """Yield the role, the problem and the correct value of each wrong option."""
     said, count = launch.said, launch.machines
     low, _, high = said.get("machines", "").partition(":")
     if NUMBER.fullmatch(low) and int(low) != count:
-        late = ", so the job can start without a machine that arrives late" if high and int(low) < count else ""
+        late = ", so the job can start without a machine that starts late" if high and int(low) < count else ""
         yield "machines", late or f", but pools 0 and 1 have {count} machines", "$(WORLD_SIZE)" if count > 1 else "1"
     for role, right, where in (("each", launch.gpus, "the machine has"), ("total", launch.total, "pools 0 and 1 have")):
         if launch.gpus and NUMBER.fullmatch(said.get(role, "")) and int(said[role]) != right:
@@ -186,16 +189,20 @@ def _wrong(launch: Launch, found: list[Launch]) -> Iterator[tuple[str, str, str]
 
 @rule("launcher-group", "warning", "inferred", "launchers")
 def one_group(job: Job, context: RuleContext) -> Findings:
-    """The processes of a script, one per GPU, should form one process group. They should connect to the chief, and
-    their library should be set up for several processes.
-    Otherwise: Each machine trains alone or waits at its own address, or GPUs are billed but idle."""
+    """A script should start one process per GPU, and all processes should form one process group. All processes should
+    connect to the chief. The script's library should be configured for several processes.
+    Otherwise: Each machine trains alone or waits for connections to its own address, or GPUs are billed but idle."""
     for launch in (one for one in launches(job, context) if one.machines > 1):
         if found := _no_group(launch, "".join(map(context.project.text, launch.files))):
             yield Finding(launch.place, found[0], found[1] or _whole_line(launch, context))
 
 
 def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
-    """Return why the processes form no group, and the cure ("" for a new command), or None if they may form a group."""
+    """Return why the processes don't form a group, and the solution.
+
+    Return None if the processes may form a group. The solution is "" if the script requires a different launcher
+    command.
+    """
     own = not GIVEN_FIRST.search(code) and OWN_ADDRESS.search(code)
     by_env = any(one.name == "MASTER_ADDR" for one in launch.pools[0].env)  # reported by `env_free`
     if own or (LOOPBACK.fullmatch(launch.known.get("MASTER_ADDR", "")) and not by_env):
@@ -203,7 +210,7 @@ def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
         return fault, "use the value of MASTER_ADDR that the service sets"
     if launch.is_single and "cpu" not in launch.said:
         cure = "" if launch.gpus else f"write accelerate launch --cpu {launch.run}"
-        return "accelerate launch starts one process on each machine, and the processes form no group", cure
+        return "accelerate launch starts one process on each machine, but the processes don't form a group", cure
     for group in GROUPS:
         here = launch.launcher in group.get("starts", LAUNCHERS) and min(launch.gpus, 2) in group.get("gpus", (0, 1, 2))
         told = launch.is_single or any(one in launch.known or one in code for one in group["unless"])

@@ -11,18 +11,19 @@ CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
 
 
 def known(context: RuleContext, pools: Sequence[Pool]) -> list[tuple[Pool, Machine]]:
-    """Return the pools with a known machine type, each with its facts; `machine_known` reports the other pools."""
+    """Return the pools with known machine types, and their facts. `machine_known` reports the other pools."""
     return [(pool, machine) for pool in pools if (machine := context.catalog.machine(pool.machine_type))]
 
 
 def gbps(context: RuleContext, pool: Pool) -> float:
-    """Return the egress rate of one machine in the pool, in Gbit/s, or 0 if the rate is unknown."""
+    """Return the egress bandwidth of one machine in the pool, in Gbit/s. Return 0 if the bandwidth is unknown."""
     return context.catalog.network_gbps(pool.machine_type, pool.accelerator, pool.accelerator_count) or 0
 
 
 @rule_of_pool("machine-unknown", "error", "documented", "configure-compute")
 def machine_known(pool: Pool, context: RuleContext) -> Findings:
-    """Vertex AI must offer the machine type for training. It doesn't offer many Compute Engine machine types."""
+    """The machine type must be available for training on Vertex AI. Many Compute Engine machine types aren't
+    available."""
     name, offered = pool.machine_type, context.catalog.machines
     if name and name not in offered:
         fault = f'"{name}" isn\'t one of the {len(offered)} types offered for training on {context.catalog.compiled}'
@@ -33,7 +34,8 @@ def machine_known(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("accelerator-fit", "error", "documented", "configure-compute")
 def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
-    """The machine type must support the accelerators and their number. A job must also specify built-in GPUs."""
+    """The machine type must support the type and number of accelerators. If a machine type includes GPUs, the job must
+    also specify these GPUs."""
     kind, count, machine = pool.accelerator, pool.accelerator_count, context.catalog.machine(pool.machine_type)
     if machine and machine.tpu:
         fits = not kind.startswith("NVIDIA")
@@ -45,8 +47,8 @@ def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("accelerator-retired", "warning", "documented", "configure-compute")
 def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
-    """The accelerator should still be supported.
-    Otherwise: Vertex AI may reject the job, or the job may never get a machine."""
+    """Google Cloud should still support the accelerator type.
+    Otherwise: Vertex AI may reject the job or never provide a machine."""
     kind, machine = pool.accelerator, context.catalog.machine(pool.machine_type)
     reason = context.catalog.retired_accelerators.get(kind)
     if reason and machine and kind in machine.gpus:
@@ -55,7 +57,7 @@ def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("gpu-partition", "warning", "documented", "api-types")
 def partitions_counted(pool: Pool, context: RuleContext) -> Findings:
-    """GPU partitions should have a size such as 1g.10gb, and acceleratorCount should be 1.
+    """The size of a GPU partition should have a format such as 1g.10gb, and acceleratorCount should be 1.
     Otherwise: Vertex AI may reject the job."""
     size = pool.spec.machine_spec.gpu_partition_size
     if size and not re.fullmatch(r"[1-9]g\.[1-9][0-9]*gb", size):
@@ -64,7 +66,7 @@ def partitions_counted(pool: Pool, context: RuleContext) -> Findings:
     if size and pool.accelerator_count != 1:
         yield Finding(
             "machineSpec.acceleratorCount",
-            f"{pool.accelerator_count} isn't possible with a partitioned GPU",
+            f"a partitioned GPU doesn't support an acceleratorCount of {pool.accelerator_count}",
             "set it to 1",
         )
 
@@ -80,7 +82,7 @@ def tpu_alone(job: Job, context: RuleContext) -> Findings:
 
 @rule_of_pool("tpu-topology", "error", "documented", "configure-compute")
 def tpu_topology(pool: Pool, context: RuleContext) -> Findings:
-    """A TPU machine of v5e or newer must have a topology that its machine type supports."""
+    """A machine with TPU v5e or newer must have a topology that its machine type supports."""
     machine, topology = context.catalog.machine(pool.machine_type), pool.spec.machine_spec.tpu_topology
     if machine and machine.topologies and topology not in machine.topologies:
         fault = f'{machine.name} doesn\'t support the topology "{topology}"'
@@ -89,7 +91,7 @@ def tpu_topology(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("disk-size", "error", "documented", "configure-compute")
 def disk_size(pool: Pool, context: RuleContext) -> Findings:
-    """The boot disk must have 100 to 64,000 GB. The default is 100 GB."""
+    """The size of the boot disk must be 100 GB to 64,000 GB. The default size is 100 GB."""
     (smallest, largest), size = context.catalog.limits.disk_gb, pool.spec.disk_spec.boot_disk_size_gb
     if size and not smallest <= size <= largest:
         yield Finding("diskSpec.bootDiskSizeGb", f"{size} GB isn't supported", f"use {smallest} to {largest} GB")
@@ -97,7 +99,7 @@ def disk_size(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("disk-type", "error", "documented", "configure-compute")
 def disk_type(pool: Pool, context: RuleContext) -> Findings:
-    """Vertex AI must offer the boot disk type for training."""
+    """The type of the boot disk must be available for training on Vertex AI."""
     kind, types = pool.spec.disk_spec.boot_disk_type, context.catalog.limits.disk_types
     if kind and kind not in types:
         yield Finding("diskSpec.bootDiskType", f'"{kind}" isn\'t supported', aliases.disk_cure(kind, types))
@@ -106,13 +108,13 @@ def disk_type(pool: Pool, context: RuleContext) -> Findings:
 def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
     kind, count = pool.accelerator, pool.accelerator_count
     if not kind and not count:
-        return f"{machine.name} includes GPUs, but the file doesn't specify them"
+        return f"{machine.name} includes GPUs, but the job doesn't specify these GPUs"
     retired = "" if kind in machine.gpus else catalog.retired_accelerators.get(kind, "")
     return f"{machine.name} doesn't support {count} x {kind or '(no acceleratorType)'}{retired and f': {retired}'}"
 
 
 def _cure(catalog: Catalog, pool: Pool, machine: Machine) -> str:
-    """Return the cure for accelerators that don't fit: what this machine supports, or which machines have them."""
+    """Return the solution: machine types with the job's accelerators, or accelerators for the job's machine type."""
     kind, count, machines = pool.accelerator, pool.accelerator_count, catalog.machines.values()
     wanted, hosts = f"{count} x {kind}", [one.name for one in machines if count in one.gpus.get(kind, ())]
     if not hosts and kind not in machine.gpus:

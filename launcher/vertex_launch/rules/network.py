@@ -1,4 +1,4 @@
-"""Rules for a job's networks and for the file systems that it mounts."""
+"""Rules for a job's networks and for the network file systems that the job mounts."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -31,11 +31,13 @@ def mounts_whole(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("mount-path", "error", "documented", "api-types", "nfs")
 def mounts_named(pool: Pool, context: RuleContext) -> Findings:
-    """An NFS share must have the IP address of its server, and a path that begins with /."""
+    """An NFS mount must specify the IP address of the NFS server, and a path that begins with /."""
     for index, mount in enumerate(pool.spec.nfs_mounts):
         place = f"nfsMounts[{index}]"
         if mount.server and not _is_address(mount.server):
-            yield Finding(f"{place}.server", f'"{mount.server}" isn\'t an IP address', "write one such as 10.0.0.2")
+            yield Finding(
+                f"{place}.server", f'"{mount.server}" isn\'t an IP address', "write an IP address such as 10.0.0.2"
+            )
         if mount.path and not mount.path.startswith("/"):
             yield Finding(f"{place}.path", f'"{mount.path}" doesn\'t begin with /', f"write /{mount.path}")
 
@@ -49,11 +51,15 @@ def _is_address(text: str) -> bool:
 
 @rule_of_pool("mount-point", "warning", "inferred", "api-types", "nfs")
 def mounted_below(pool: Pool, context: RuleContext) -> Findings:
-    """A mount point should be the name of a folder in /mnt/nfs or, for Lustre, in /mnt/lustre.
+    """The mount point of an NFS share should be the name of a folder in /mnt/nfs. The mount point of a Lustre file
+    system should be the name of a folder in /mnt/lustre.
     Otherwise: Vertex AI rejects the job, or the program looks for its files in the wrong folder."""
     for kind, root in ROOTS.items():
         for index, mount in enumerate(getattr(pool.spec, kind)):
-            name, cure = mount.mount_point.removeprefix(root).rstrip("/"), f"write a name such as data, for {root}data"
+            name, cure = (
+                mount.mount_point.removeprefix(root).rstrip("/"),
+                f"write a name such as data, which becomes the folder {root}data",
+            )
             if mount.mount_point and (name.startswith("/") or not name or ".." in name.split("/")):
                 fault = f'"{mount.mount_point}" isn\'t a folder in {root}'
                 yield Finding(f"{camel(kind)}[{index}].mountPoint", fault, cure)
@@ -61,29 +67,33 @@ def mounted_below(pool: Pool, context: RuleContext) -> Findings:
 
 @rule("mount-network", "error", "documented", "nfs")
 def mounts_reached(job: Job, context: RuleContext) -> Findings:
-    """A job that mounts NFS must specify the server's network, as network or in a pscInterfaceConfig."""
+    """A job that mounts NFS shares must specify their network, in the network field or in pscInterfaceConfig."""
     reached = job.spec.network or job.spec.psc_interface_config.network_attachment
     # The machines of a persistent resource have a network already.
     if not (reached or job.spec.persistent_resource_id):
         for pool in job.pools:
             if pool.spec.nfs_mounts:
                 cure = "add network, or pscInterfaceConfig with a networkAttachment"
-                yield Finding(pool.at("nfsMounts"), "NFS requires a network, but the job specifies none", cure)
+                yield Finding(
+                    pool.at("nfsMounts"), "NFS requires a network, but the job doesn't specify a network", cure
+                )
 
 
 @rule("ip-ranges", "warning", "inferred", "api-types")
 def ranges_in_a_network(job: Job, context: RuleContext) -> Findings:
-    """A job with reserved IP ranges should specify their network.
-    Otherwise: Vertex AI rejects the job, or ignores the ranges."""
+    """A job with reserved IP ranges should also specify the network of these IP ranges.
+    Otherwise: Vertex AI rejects the job or ignores the IP ranges."""
     if job.spec.reserved_ip_ranges and not job.spec.network:
         yield Finding(
-            "reservedIpRanges", "IP ranges require a network, but the job specifies none", "add network, or remove them"
+            "reservedIpRanges",
+            "IP ranges require a network, but the job doesn't specify a network",
+            "add network, or remove reservedIpRanges",
         )
 
 
 @rule("dns-peering", "error", "documented", "api-types")
 def domains_whole(job: Job, context: RuleContext) -> Findings:
-    """A DNS peering must specify its project, its network, and a domain that ends with a dot."""
+    """A DNS peering must specify a project, a network, and a domain that ends with a dot."""
     configs, place = job.spec.psc_interface_config.dns_peering_configs, "pscInterfaceConfig."
     yield from _missing("dns_peering_configs", configs, place)
     for index, config in enumerate(configs):

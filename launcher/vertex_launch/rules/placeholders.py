@@ -1,4 +1,4 @@
-"""Rules for template placeholders that neither a shell nor Vertex AI will replace."""
+"""Rules for template placeholders that neither a shell nor Vertex AI replaces."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ MARK_IN_NAME = re.compile("|".join([*MARKS["text"][:-2], *MARKS["name"]]))
 
 
 def _texts(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield each place in a job where a placeholder would remain, with its text. Image names have their own rule."""
+    """Yield the location and text of each value that may contain a placeholder. A separate rule checks images."""
     folder = job.spec.base_output_directory.output_uri_prefix
     if not folder_fault(folder, OUTPUT):
         yield OUTPUT, folder
@@ -29,7 +29,7 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _program(pool: Pool) -> Iterator[tuple[str, str]]:
-    """Yield the words of a pool's program, each with the flag before it, without script words that a shell expands."""
+    """Yield the location and text of each word of a pool's program, except script words that a shell expands."""
     words = [(pool.at(pool.task, f"command[{n}]"), word) for n, word in enumerate(pool.spec.container_spec.command)]
     words += [(pool.at(pool.task, f"args[{n}]"), word) for n, word in enumerate(pool.args)]
     text = shells.inline(words)
@@ -43,7 +43,7 @@ def _program(pool: Pool) -> Iterator[tuple[str, str]]:
 
 
 def _marks(job: Job, of_engine: bool) -> Iterator[tuple[str, str]]:
-    """Yield the places with a placeholder, each with the placeholder. Two pools with the same text are one finding."""
+    """Yield the location and text of each placeholder. If two pools have the same text, only the first is reported."""
     first = {text: place for place, text in reversed([*_texts(job)])}
     for text, place in reversed(first.items()):
         engine, mark = (next(filter(None, (one.search(text) for one in kind)), None) for kind in (ENGINE, MARK))
@@ -53,16 +53,18 @@ def _marks(job: Job, of_engine: bool) -> Iterator[tuple[str, str]]:
 
 @rule("placeholder-engine", "error", "documented", "placeholders")
 def nothing_compiled(job: Job, context: RuleContext) -> Findings:
-    """A job must not contain placeholders of other engines: {{$.inputs.parameters['epochs']}} or ${{ github.sha }}.
-    Otherwise: The program receives the placeholder itself instead of a value."""
+    """A job must not contain placeholders that only other systems replace, such as {{$.inputs.parameters['epochs']}} or
+    ${{ github.sha }}.
+    Otherwise: The program receives the placeholder instead of a value."""
     for place, mark in _marks(job, of_engine=True):
-        yield Finding(place, f"{mark} is a placeholder that only its own engine replaces", "write its value")
+        yield Finding(place, f"{mark} is a placeholder that only its own template engine replaces", "write its value")
 
 
 @rule("placeholder", "warning", "inferred", "api-types")
 def nothing_to_replace(job: Job, context: RuleContext) -> Findings:
-    """A job should not contain placeholders such as ${NAME}, <project-id> or YOUR_BUCKET. Only $(NAME) is replaced.
-    Otherwise: The program receives the placeholder itself instead of a value."""
+    """A job should not contain placeholders such as ${NAME}, <project-id> or YOUR_BUCKET. Vertex AI replaces only
+    $(NAME).
+    Otherwise: The program receives the placeholder instead of a value."""
     for place, mark in _marks(job, of_engine=False):
         variable = re.fullmatch(r"\$\{?(\w+)\}?", mark)
         of_env = f", or $({variable[1]}) if Vertex AI or env sets this variable" if variable else ""

@@ -32,19 +32,19 @@ def _prefix(job: Job) -> str:
 
 
 def output(job: Job) -> str:
-    """Return the job's output folder without a slash at its end, or "" if the job doesn't set one."""
+    """Return the job's output folder without a trailing slash. Return "" if the job doesn't set an output folder."""
     return _prefix(job).rstrip("/")
 
 
 def folder(job: Job, context: RuleContext) -> str:
-    """Return the output folder to propose for a job."""
+    """Return an output folder that findings propose for a job."""
     return f"gs://{context.settings.bucket or 'BUCKET'}/{job.name}"
 
 
 @rule("region-name", "error", "documented", "locations")
 def region_named(job: Job, context: RuleContext) -> Findings:
-    """The region in the settings must be a Google Cloud region, us or eu. A zone isn't valid.
-    Otherwise: The job can't be sent, because Vertex AI has no endpoint for this name."""
+    """The region in the settings must be a Google Cloud region, us or eu. A zone isn't a valid region.
+    Otherwise: You can't submit the job, because Vertex AI doesn't have an endpoint for this region."""
     region = context.settings.region
     if region and not REGION_NAME.fullmatch(region):
         fault = f'"{region}" from {context.settings.origin(REGION)} isn\'t a Google Cloud region'
@@ -53,11 +53,15 @@ def region_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("region-words", "warning", "inferred", "locations")
 def region_spelled(job: Job, context: RuleContext) -> Findings:
-    """The region's name should consist of a continent, a direction and a number, like the names of all known regions.
-    Otherwise: Vertex AI may have no endpoint for this name. It isn't verified that jobs run in us or eu."""
+    """The name of the region should consist of a continent, a direction and a number, like the names of all known
+    regions.
+    Otherwise: Vertex AI may not have an endpoint for this region. Jobs may not run in the multi-regions us and eu."""
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
-        several = "contains several regions. The SDK has accepted it since July 2026, but jobs may not run in it"
+        several = (
+            "contains several regions. The SDK has accepted us and eu since July 2026, "
+            "but jobs may not run in these locations"
+        )
         fault = "isn't a known region" if "-" in region else several
         fault = f'"{region}" from {context.settings.origin(REGION)} {fault}'
         yield Finding(REGION, fault, region_cure(region, context.catalog.regions))
@@ -78,24 +82,25 @@ def region_offers(job: Job, context: RuleContext) -> Findings:
 
 @rule("output-missing", "warning", "documented", "api-types")
 def output_named(job: Job, context: RuleContext) -> Findings:
-    """A job should have an output folder, whose paths Vertex AI passes to the trainer.
-    Otherwise: The job runs, but its checkpoints, model and logs are lost with its machines."""
+    """A job should specify an output folder. Vertex AI passes the paths of this folder to the trainer.
+    Otherwise: The job runs, but its checkpoints, model and logs are lost when Vertex AI deletes the job's machines."""
     if not _prefix(job) and job.strategy != "SPOT":  # `spot-output` says more
-        fault = "no output folder is set, so neither checkpoints nor the model are kept"
+        fault = "the job doesn't set an output folder, so the checkpoints and the model are lost"
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}")
 
 
 @rule("output-folder", "error", "documented", "api-types", "vertex_launch/job/addresses.py")
 def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
-    """The output folder must be a Cloud Storage URI, gs://BUCKET/FOLDER, that is also valid in a mounted bucket."""
+    """The output folder must be a Cloud Storage URI such as gs://BUCKET/FOLDER. The output folder must also be a valid
+    path in a mounted bucket."""
     if _prefix(job) and (found := folder_fault(_prefix(job), OUTPUT)):
         yield replace(found, cure=f"set it to {folder(job, context)}")
 
 
 @rule("output-shared", "warning", "documented", "api-types", "trainer")
 def output_of_its_own(job: Job, context: RuleContext) -> Findings:
-    """Jobs that are checked together should have different output folders.
-    Otherwise: One job resumes from the checkpoints of the other job, or both overwrite each other's checkpoints."""
+    """Job files that you check together should specify different output folders.
+    Otherwise: One job resumes from the checkpoints of the other job, or the jobs overwrite each other's checkpoints."""
     if other := context.project.outputs.get(output(job)):
         fault = f"{other} has the same output folder, so the jobs share their checkpoints"
         yield Finding(OUTPUT, fault, "give each job its own folder")
@@ -104,23 +109,23 @@ def output_of_its_own(job: Job, context: RuleContext) -> Findings:
 @rule("output-in-use", "warning", "documented", "api-types", "trainer")
 def output_free(job: Job, context: RuleContext) -> Findings:
     """A job's output folder should not be in use by another job in the local Vertex.
-    Otherwise: The second job exits immediately with a message that names the first job."""
+    Otherwise: This job exits immediately with an error message that contains the name of the other job."""
     if context.project.buckets and _prefix(job) and not folder_fault(_prefix(job), OUTPUT):
         yield from lease.in_use(context.project.buckets / _prefix(job).removeprefix("gs://"))
 
 
 @rule("gcs-mount", "warning", "uncertain", "gcs-mount")
 def buckets_mounted(job: Job, context: RuleContext) -> Findings:
-    """A program on machines with H200 or B200 GPUs should not rely on /gcs, where Vertex AI mounts buckets.
-    Otherwise: The program may not find its files, because /gcs may be missing (open report of 2026-01-29)."""
+    """A program on machines with H200 or B200 GPUs should not rely on /gcs, the folder in which Vertex AI mounts
+    buckets.
+    Otherwise: The program may not find its files. According to an open issue of 2026-01-29, /gcs may be missing on
+    these machines."""
     for pool, machine in known(context, job.training_pools):
         texts = [*(word for _, word in words(pool, context)), *(one.value for one in pool.env)]
         reads = runs_trainer(pool, context) or any("/gcs/" in text for text in texts)
         if reads and {"NVIDIA_H200_141GB", "NVIDIA_B200"} & machine.gpus.keys():
-            fault = f"/gcs may be missing on {machine.name}, according to a report of 2026-01-29 (uncertain)"
-            yield Finding(
-                pool.at("machineSpec.machineType"), fault, "first run the job on one machine for a few minutes"
-            )
+            fault = f"/gcs may be missing on {machine.name}, according to an unconfirmed report of 2026-01-29"
+            yield Finding(pool.at("machineSpec.machineType"), fault, "to test /gcs, first run the job on one machine")
 
 
 @rule("bucket-differs", "warning", "documented", "settings")
@@ -138,13 +143,15 @@ def tensorboard_has_account(job: Job, context: RuleContext) -> Findings:
     """A job with a TensorBoard must specify the service account that writes to the TensorBoard."""
     if job.spec.tensorboard and not (job.spec.service_account or context.settings.service_account):
         yield Finding(
-            "tensorboard", "TensorBoard requires a service account, but none is set", "add serviceAccount to the job"
+            "tensorboard",
+            "TensorBoard requires a service account, but the job doesn't set one",
+            "add serviceAccount to the job",
         )
 
 
 @rule("tensorboard-name", "error", "documented", "api-types")
 def tensorboard_named(job: Job, context: RuleContext) -> Findings:
-    """A TensorBoard must have its full resource name: projects/PROJECT/locations/REGION/tensorboards/ID."""
+    """A job must specify a TensorBoard's full resource name: projects/PROJECT/locations/REGION/tensorboards/ID."""
     if job.spec.tensorboard and not TENSORBOARD.fullmatch(job.spec.tensorboard):
         project, region = context.settings.project or "PROJECT", context.settings.region or "REGION"
         cure = f"write projects/{project}/locations/{region}/tensorboards/ID"
@@ -157,7 +164,9 @@ def tensorboard_near(job: Job, context: RuleContext) -> Findings:
     name, region = TENSORBOARD.fullmatch(job.spec.tensorboard), context.settings.region
     if name and region and name[1] != region:
         yield Finding(
-            "tensorboard", f"the TensorBoard is in {name[1]}, but the job runs in {region}", f"use one in {region}"
+            "tensorboard",
+            f"the TensorBoard is in {name[1]}, but the job runs in {region}",
+            f"use a TensorBoard in {region}",
         )
 
 
@@ -176,10 +185,11 @@ def _has_form(name: str, form: str) -> bool:
 
 @rule("resource-name", "error", "documented", "api-types")
 def named_in_full(job: Job, context: RuleContext) -> Findings:
-    """Networks, experiments, runs and models must have full resource names. Networks need the project number."""
+    """A job must specify the full resource names of networks, experiments, runs and models. The name of a network must
+    contain the project number."""
     for place, form, name in _named(job):
         if name and not _has_form(name, form):
-            counted = ", with the project number, not the project ID" if "NUMBER" in form else ""
+            counted = ", with the project number instead of the project ID" if "NUMBER" in form else ""
             yield Finding(place, f'"{name}" isn\'t a full resource name', f"write {form}{counted}")
 
 
@@ -194,8 +204,8 @@ def account_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("persistent-name", "error", "documented", "api-types")
 def persistent_resource_named(job: Job, context: RuleContext) -> Findings:
-    """A persistent resource must be specified by its ID. The ID begins with a letter and has at most 63 lower-case
-    letters, digits and hyphens."""
+    """A persistent resource must be specified by its ID. The ID of a persistent resource begins with a letter and has
+    at most 63 lowercase letters, digits and hyphens."""
     name = job.spec.persistent_resource_id
     if name and not PERSISTENT.fullmatch(name):
         last = name.rstrip("/").rpartition("/")[2]
@@ -205,18 +215,18 @@ def persistent_resource_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("artifact-location", "warning", "inferred", "api-types")
 def artifacts_elsewhere(job: Job, context: RuleContext) -> Findings:
-    """The location for protected artifacts should be a region other than the job's region.
-    Otherwise: Vertex AI may reject the job, or it stores the artifacts where it would store them anyway."""
+    """The location for protected artifacts should be different from the job's region.
+    Otherwise: Vertex AI may reject the job, or stores the artifacts in the default location."""
     place, name = "protectedArtifactLocationId", job.spec.protected_artifact_location_id
     if name and not WORDS.fullmatch(name):
         yield Finding(place, f'"{name}" isn\'t a region', "write a region such as us-central1, or remove the field")
     elif name and name == context.settings.region:
-        yield Finding(place, "is the job's own region", "remove the field")
+        yield Finding(place, "the value is the job's own region", "remove the field")
 
 
 @rule_of_search("key-name", "error", "documented", "api-types")
 def key_named(job: TuningJob, context: RuleContext) -> Findings:
-    """The encryption key of a tuning job must have its full resource name."""
+    """A tuning job must specify the full resource name of its encryption key."""
     if "encryption_spec" in job.spec:
         yield from key_name_findings(job.spec.encryption_spec.kms_key_name)
 
@@ -228,13 +238,13 @@ def key_near(job: TuningJob, context: RuleContext) -> Findings:
 
 
 def key_name_findings(key: str) -> Findings:
-    """Yield a finding if a Cloud KMS key doesn't have its full resource name."""
+    """Yield a finding if the name of a Cloud KMS key isn't a full resource name."""
     if not _has_form(key, KEY):
         yield Finding("encryptionSpec.kmsKeyName", f'"{key}" isn\'t the full name of a key', f"write {KEY}")
 
 
 def key_region_findings(key: str, region: str, what: str) -> Findings:
-    """Yield a finding if a Cloud KMS key with a full resource name isn't in the region of the resource it encrypts."""
+    """Yield a finding if a Cloud KMS key isn't in the same region as the resource that the key encrypts."""
     if region and _has_form(key, KEY) and f"/locations/{region}/" not in key:
         fault = f"the key is in {key.split('/')[3]}, but the {what} is in {region}"
         yield Finding("encryptionSpec.kmsKeyName", fault, f"use a key in {region}")

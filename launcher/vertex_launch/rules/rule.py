@@ -1,4 +1,4 @@
-"""The types of a rule, and the decorators that declare a rule."""
+"""Types that describe a rule, and decorators that declare a rule."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Subject = TypeVar("Subject", Job, Pool, TuningJob)
 
 
 def text(path: Path) -> str:
-    """Return the text of a file, or "" if the file can't be read or its name isn't valid."""
+    """Return the text of a file. Return "" if the file can't be read or if its name isn't valid."""
     with contextlib.suppress(OSError, ValueError):
         return path.read_text(encoding="utf-8")
     return ""
@@ -27,7 +27,7 @@ def text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Project:
-    """The project around a job file. Only warnings depend on the project, so the local Vertex doesn't need it."""
+    """The project that contains a job file. The local Vertex doesn't read projects, because only warnings use them."""
 
     today: date | None = None
     flags: Mapping[str, object] = field(default_factory=dict)  # flag of `python -m trainer.task` -> its literal default
@@ -43,13 +43,13 @@ class Project:
     buckets: Path | None = None  # the folder in which the local Vertex keeps one folder per bucket
 
     def text(self, name: str) -> str:
-        """Return the text of a file in the project, or "" if the file can't be read."""
+        """Return the text of a file in the project. Return "" if the file can't be read."""
         return text(self.folder / name) if self.folder else ""
 
 
 @dataclass(frozen=True)
 class RuleContext:
-    """Everything that rules compare a job with."""
+    """The settings, the facts and the project that rules use to check a job."""
 
     settings: Settings
     catalog: Catalog
@@ -58,7 +58,7 @@ class RuleContext:
 
 @dataclass(frozen=True)
 class Rule:
-    """One way in which a job can be wrong. Errors are based on documented facts; all other rules are warnings."""
+    """A check for one problem in a job. Errors are based on documented facts. All other problems are warnings."""
 
     code: str
     severity: Severity | Literal["off"]
@@ -70,7 +70,7 @@ class Rule:
     check: Callable[[Any, RuleContext], Findings]  # checks one subject
 
     def findings(self, job: Job | TuningJob, context: RuleContext) -> Findings:
-        """Return the findings in a job of the rule's kind. A rule for pools checks each pool of the job."""
+        """Return the rule's findings in a job. A rule for pools checks each worker pool of the job."""
         if self.subject is not Pool:
             return self.check(job, context)
         pools = job.pools if isinstance(job, Job) else ()
@@ -82,9 +82,10 @@ REFUSED = "Vertex AI rejects the job."
 
 @dataclass(frozen=True)
 class Declare(Generic[Subject]):
-    """A decorator that makes a rule from a function that yields findings.
+    """A decorator that turns a function into a rule. The function must yield findings.
 
-    The function's docstring states the rule and, after `Otherwise:`, what happens to a job that breaks the rule.
+    The function's docstring states the rule. The text after `Otherwise:` states what happens to a job that breaks the
+    rule.
     """
 
     subject: type[Subject]
@@ -104,6 +105,6 @@ rule, rule_of_pool, rule_of_search = Declare(Job), Declare(Pool), Declare(Tuning
 
 
 def more(place: str, count: int, limit: int, things: str, cure: str) -> Findings:
-    """Yield a finding if there are more things than Vertex AI accepts."""
+    """Yield a finding if the number of items exceeds Vertex AI's limit."""
     if count > limit:
-        yield Finding(place, f"{count} {things} are too many: Vertex AI accepts at most {limit}", cure)
+        yield Finding(place, f"{count} {things} are too many, because Vertex AI accepts at most {limit}", cure)

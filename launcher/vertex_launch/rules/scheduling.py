@@ -1,4 +1,4 @@
-"""Rules for scheduling: when a job gets its machines, how long it may run, and how it restarts."""
+"""Rules for the scheduling of jobs: strategies, timeouts, reservations and restarts."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_
 from vertex_launch.rules.training import flag_of, runs_trainer
 
 Reservation = ReservationAffinity.Type
-LONGEST = "set the longest time that you would pay for, such as 3600s"
+LONGEST = "set it to the longest time that you would pay for, such as 3600s"
 ROLLCALL = "rollcall_timeout"  # a flag of the template's trainer
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 CLOUD_ROLLCALL = "600"  # seconds in the cloud, if the flag is None
@@ -22,9 +22,11 @@ CLOUD_ROLLCALL = "600"  # seconds in the cloud, if the flag is None
 @rule("timeout-missing", "warning", "documented", "api-types")
 def timeout_set(job: Job, context: RuleContext) -> Findings:
     """A job should set a timeout.
-    Otherwise: If the job hangs, Vertex AI stops it only after seven days and bills the whole time."""
+    Otherwise: If the job hangs, Vertex AI stops the job only after seven days and bills the whole time."""
     if "timeout" not in job.spec.scheduling:
-        yield Finding("scheduling.timeout", "no timeout is set, so a job that hangs is billed for seven days", LONGEST)
+        yield Finding(
+            "scheduling.timeout", "the job doesn't set a timeout. A job that hangs is billed for seven days", LONGEST
+        )
 
 
 @rule("timeout-zero", "warning", "inferred", "api-types")
@@ -32,12 +34,13 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
     """A job's timeout should be greater than zero.
     Otherwise: Vertex AI stops the job immediately, or uses its default timeout of seven days."""
     if "timeout" in job.spec.scheduling and not job.spec.scheduling.timeout:
-        yield Finding("scheduling.timeout", "a timeout of zero leaves the job no time", LONGEST)
+        yield Finding("scheduling.timeout", "with a timeout of zero, the job can't run", LONGEST)
 
 
 @rule("timeout-short", "warning", "inferred", "api-types", "trainer")
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
-    """A job's timeout should be at least --rollcall-timeout, the time for which replicas wait for each other to start.
+    """A job's timeout should be at least --rollcall-timeout. The flag --rollcall-timeout limits how long replicas wait
+    for each other to start.
     Otherwise: Vertex AI stops the job while its replicas still pull their image or wait for each other."""
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
     if not (timeout and job.chief and ROLLCALL in context.project.flags and runs_trainer(job.chief, context)):
@@ -60,10 +63,10 @@ def flex_start_timeout(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-machines", "error", "documented", "flex-start")
 def flex_start_machines(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job must have the same machines in every pool, and therefore can't have reducers."""
+    """A FLEX_START job must use the same machines in every pool. Therefore, a FLEX_START job can't have reducers."""
     machines = [pool.spec.machine_spec for pool in job.pools]
     if job.strategy == "FLEX_START" and any(machine != machines[0] for machine in machines):
-        cure = "remove the reducers" if job.reducers else "make every machineSpec the same"
+        cure = "remove the reducers" if job.reducers else "write the same machineSpec in every pool"
         yield Finding(
             "scheduling.strategy", "FLEX_START requires the same machines in every pool", f"{cure}, or use SPOT"
         )
@@ -71,8 +74,8 @@ def flex_start_machines(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-accelerator", "warning", "inferred", "flex-start")
 def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job should train on GPUs that the documentation lists for FLEX_START, in any of their variants.
-    Otherwise: Vertex AI rejects the job, or the job never gets a machine."""
+    """A FLEX_START job should train on a GPU, or a variant of a GPU, that the documentation lists for FLEX_START.
+    Otherwise: Vertex AI rejects the job, or never provides machines for the job."""
     offered = context.catalog.limits.flex_start_accelerators
     for pool in job.training_pools if job.strategy == "FLEX_START" else ():
         if pool.accelerator not in offered:
@@ -96,7 +99,7 @@ def persistent_without_reservation(job: Job, context: RuleContext) -> Findings:
 
 
 def _reservations(job: Job) -> Iterator[str]:
-    """Yield the places of the specific reservations in the pools."""
+    """Yield the location of each specific reservation in the pools."""
     for pool in job.pools:
         if pool.spec.machine_spec.reservation_affinity.reservation_affinity_type == Reservation.SPECIFIC_RESERVATION:
             yield pool.at("machineSpec.reservationAffinity")
@@ -104,9 +107,10 @@ def _reservations(job: Job) -> Iterator[str]:
 
 @rule("persistent-strategy", "warning", "inferred", "persistent-resources")
 def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
-    """A job on a persistent resource should not use SPOT or FLEX_START, because its machines already exist.
-    Otherwise: Vertex AI may reject the job. The strategy saves nothing, because the machines are billed all the time.
-    """
+    """A job on a persistent resource should not use SPOT or FLEX_START, because the machines of a persistent resource
+    already exist.
+    Otherwise: Vertex AI may reject the job. The strategy doesn't reduce the cost, because Vertex AI always bills the
+    machines."""
     if job.spec.persistent_resource_id and job.strategy in ("SPOT", "FLEX_START"):
         fault = f"{job.strategy} requests machines, but the machines of a persistent resource already exist"
         yield Finding("scheduling.strategy", fault, "remove the strategy, or remove persistentResourceId")
@@ -114,7 +118,7 @@ def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
 
 @rule("wait-unread", "warning", "documented", "api-types")
 def wait_of_flex_start(job: Job, context: RuleContext) -> Findings:
-    """Only a FLEX_START job should set maxWaitDuration, the time to wait for machines.
+    """Only a FLEX_START job should set maxWaitDuration, which limits how long the job waits for machines.
     Otherwise: Vertex AI ignores maxWaitDuration."""
     if "max_wait_duration" in job.spec.scheduling and job.strategy != "FLEX_START":
         strategy = job.strategy.replace("STRATEGY_UNSPECIFIED", "STANDARD")
@@ -137,36 +141,44 @@ def reservation_named(pool: Pool, context: RuleContext) -> Findings:
 
 @rule("strategy-deprecated", "warning", "documented", "api-types")
 def strategy_current(job: Job, context: RuleContext) -> Findings:
-    """The strategy should not be deprecated.
-    Otherwise: Vertex AI uses the strategy with the new name, until it no longer accepts the old name."""
+    """A job should not use a deprecated strategy.
+    Otherwise: Vertex AI uses the strategy with the new name. In the future, Vertex AI may reject the deprecated
+    name."""
     if instead := context.catalog.limits.deprecated_strategies.get(job.strategy):
         yield Finding("scheduling.strategy", f"{job.strategy} is deprecated", f"write {instead}")
 
 
 @rule("spot-output", "warning", "inferred", "spot", "api-types")
 def spot_resumes(job: Job, context: RuleContext) -> Findings:
-    """A SPOT job should have an output folder, so that it can resume from its checkpoints.
+    """A SPOT job should have an output folder, so that the job can resume from its checkpoints.
     Otherwise: After every preemption, the job restarts from its first step, up to six times."""
     if job.strategy == "SPOT" and not job.spec.base_output_directory.output_uri_prefix:
-        fault = "no output folder is set, so a preempted job restarts from its first step"
+        fault = "the job doesn't set an output folder, so a preempted job restarts from its first step"
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}, or use STANDARD")
 
 
 @rule("restart-alone", "warning", "documented", "training-service", "api-types")
 def restarts_together(job: Job, context: RuleContext) -> Findings:
-    """Replicas that all-reduce gradients should restart together. Only parameter servers survive a lost replica.
-    Otherwise: Vertex AI restarts only the failed replica. The other replicas wait for it until they fail."""
+    """Replicas that all-reduce gradients should restart together. Only a job with parameter servers can continue
+    without a failed replica.
+    Otherwise: Vertex AI restarts only the failed replica. The other replicas wait for the failed replica, and then
+    fail."""
     scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
     if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
-        fault = "this field isn't true, so a failed replica restarts alone, and the other replicas fail"
+        fault = "this field isn't true, so only a failed replica restarts, and the other replicas fail"
         yield Finding("scheduling.restartJobOnWorkerRestart", fault, "set it to true")
 
 
 @rule("restart-overridden", "warning", "documented", "api-types")
 def restart_holds(job: Job, context: RuleContext) -> Findings:
-    """A job should not set both disableRetries and restartJobOnWorkerRestart, because the first disables the second.
-    Otherwise: Vertex AI ignores restartJobOnWorkerRestart, so the job fails with the first replica that fails."""
+    """A job should not set both disableRetries and restartJobOnWorkerRestart, because disableRetries disables
+    restartJobOnWorkerRestart.
+    Otherwise: Vertex AI ignores restartJobOnWorkerRestart, so the job fails when one replica fails."""
     scheduling = job.spec.scheduling
     if scheduling.disable_retries and scheduling.restart_job_on_worker_restart:
-        yield Finding("scheduling.disableRetries", "this disables restartJobOnWorkerRestart", "keep only one")
+        yield Finding(
+            "scheduling.disableRetries",
+            "disableRetries disables restartJobOnWorkerRestart",
+            "keep only one of the fields",
+        )

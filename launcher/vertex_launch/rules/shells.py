@@ -1,4 +1,4 @@
-"""Parser for the code that a shell or Python runs with -c: its commands, and the arguments that it uses."""
+"""Parser for code that a shell or Python runs with -c. The parser finds commands, and arguments that the code uses."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ class Script(NamedTuple):
 
 
 def read(text: str, variables: Mapping[str, str]) -> Script | None:
-    """Return the script that a shell with these variables runs, or None if the script can't be parsed completely."""
+    """Return the script that a shell runs with these variables. Return None if the script can't be parsed."""
     if len(text) > LONGEST or (root := _tree(text).root_node).has_error:
         return None
     assigned, commands = dict[str, str](), []
@@ -64,7 +64,7 @@ def _tree(text: str) -> Tree:
 
 
 def nodes(root: Node, *kinds: str) -> Iterator[Node]:
-    """Yield the syntax nodes of these kinds, in the order of the text."""
+    """Yield the syntax nodes of these types, in the order of the text."""
     rest = [root]
     while rest:
         node = rest.pop()
@@ -74,7 +74,7 @@ def nodes(root: Node, *kinds: str) -> Iterator[Node]:
 
 
 def is_conditional(node: Node) -> bool:
-    """Return whether the script may skip a node, such as a command after if, a test or ||."""
+    """Return whether the script may skip a node, such as a command that follows if, a test or ||."""
     while parent := node.parent:
         before, *rest = parent.children
         tested = parent.type == "list" and node in rest and (rest[0].type != "&&" or any(nodes(before, "test_command")))
@@ -90,7 +90,7 @@ def source(node: Node) -> str:
 
 
 def _word(node: Node, known: Mapping[str, str]) -> str:
-    """Return a word as the shell passes it on, as far as its value is known."""
+    """Return a word as the shell passes it to the program. Unknown variables appear as $(NAME)."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
@@ -105,7 +105,7 @@ def _word(node: Node, known: Mapping[str, str]) -> str:
 
 
 class Inline(NamedTuple):
-    """The code after -c, with its place, the program that runs it, the options, and the number of words after it."""
+    """The code after -c, with its location, its program, the program's options, and the number of following words."""
 
     place: str
     program: str
@@ -119,13 +119,13 @@ class Inline(NamedTuple):
 
 
 def start(words: Sequence[str]) -> int:
-    """Return the position of the program itself, after programs such as env that only start it."""
+    """Return the position of the main program, after programs such as env that only start the main program."""
     starts = STARTER.fullmatch(words[0]) if words else None
     return next((n for n, word in enumerate(words) if STARTED.fullmatch(word)), 0) if starts else 0
 
 
 def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
-    """Return the code after -c in a program's words, or None if there is no -c. Each word comes with its place."""
+    """Return the code after -c in a program's words and locations. Return None if the words don't contain -c."""
     words = words[start([word for _, word in words]) :]
     if not words:
         return None
@@ -141,7 +141,10 @@ def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
 
 
 def _script(words: Sequence[str]) -> int | None:
-    """Return the position of a shell's script: the first word after the options, if an option contains c."""
+    """Return the position of a shell's inline script: the first word after the options.
+
+    Return None if there is no -c.
+    """
     at, has_script = 0, False
     while at < len(words) and words[at][:1] in ("-", "+"):
         word, at = words[at], at + 1
@@ -156,7 +159,10 @@ def _script(words: Sequence[str]) -> int | None:
 
 
 def _code(words: Sequence[str]) -> int | None:
-    """Return the position of Python's code: after the first option that ends in c, such as -c or -uc."""
+    """Return the position of Python's inline code, which follows an option such as -c.
+
+    Return None if no code follows.
+    """
     for at, (before, word) in enumerate(pairwise(["", *words])):
         if re.fullmatch("-[A-Za-ln-z]*c", word):
             return at + 1
@@ -166,10 +172,10 @@ def _code(words: Sequence[str]) -> int | None:
 
 
 def lost(text: Inline) -> tuple[str, str] | None:
-    """Return why the code loses appended flags, and the cure, or None if the code may use all flags."""
+    """Return why the code ignores a trial's flags, and the solution. Return None if the code may use all flags."""
     if text.is_python:
         fault = "this code never reads sys.argv, so every trial trains with the defaults"
-        return (fault, "read sys.argv[1:] in the code, or run a file") if _ignores_arguments(text.text) else None
+        return (fault, "read sys.argv[1:] in the code, or run a Python file") if _ignores_arguments(text.text) else None
     script = read(text.text, {})
     if script is None or INDIRECT.search(text.text):
         return None
@@ -180,18 +186,18 @@ def lost(text: Inline) -> tuple[str, str] | None:
         return f"{fault}, so every trial trains with the defaults", _cure(script, text)
     if not text.followers and "0" not in used:
         fault = f"{text.program} uses the first flag of a trial as $0, so the flag is lost"
-        return fault, "add a word such as _ after the script, which becomes $0"
+        return fault, "after the script, add a word such as _ to set $0"
     return None
 
 
 def _cure(script: Script, text: Inline) -> str:
     call = next((source(node) for node, said in script.commands if STARTED.fullmatch(said[0])), "")
     line = f'write {call} "$@"' if call else 'write "$@" after the command of the program'
-    return line if text.followers else f"{line} in the script, and add a word such as _ after it, which becomes $0"
+    return line if text.followers else f"{line} in the script. After the script, add a word such as _ to set $0"
 
 
 def _ignores_arguments(code: str) -> bool:
-    """Return whether Python code certainly ignores its arguments: no module that it imports can read them."""
+    """Return whether Python code never reads its arguments, because its imported modules can't read them."""
     try:
         nodes = [*ast.walk(ast.parse(code))]
     except (SyntaxError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Rules for the flags of the project's own trainer, in pools that run `python -m trainer.task` or its evaluator.
+"""Rules for the flags of the project's own trainer, in pools that run trainer.task or trainer.evaluator.
 
-The flags are read from the trainer's source files. launcher/docs/events.md, "Flags and metrics", describes the files
-and the code that is recognized; other code is ignored. The trainer isn't run, because that would require its framework
-and take seconds after each change of a file.
+The rules read the flags from the trainer's source files. The section "Flags and metrics" of launcher/docs/events.md
+describes the code that the rules recognize. The rules ignore all other code. The rules don't run the trainer, because
+the trainer requires its framework and takes seconds to start.
 """
 
 import ast
@@ -41,7 +41,7 @@ UNCOMPARED = (
 
 
 def project(folder: Path, today: date) -> Project:
-    """Return the project in a folder: the trainer's flags and the Dockerfile, as far as they can be read."""
+    """Return the project in a folder. Source files that can't be read are treated as missing."""
     fields: Mapping[str, ast.AnnAssign] = {}
     of_each: Mapping[str, Mapping[str, ast.AnnAssign]] = {}
     with contextlib.suppress(LookupError, RecursionError):
@@ -63,7 +63,7 @@ def project(folder: Path, today: date) -> Project:
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of the installed frameworks, with which local jobs run."""
+    """Return the versions of the installed frameworks. Local jobs run with these versions."""
     installed = {}
     for name in FRAMEWORKS:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -72,7 +72,7 @@ def _versions() -> dict[str, str]:
 
 
 def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
-    """Return whether a pool runs the project's own trainer: the project has one, and the image may contain it."""
+    """Return whether a pool runs the project's own trainer, in an image that may contain the project."""
     if pool is None or not context.project.trains:
         return False
     packaged = pool.spec.python_package_spec.python_module in MODULES
@@ -80,20 +80,20 @@ def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
 
 
 def has_project(pool: Pool, context: RuleContext) -> bool:
-    """Return whether a pool's image may contain the project, because it isn't known to be a different image."""
+    """Return whether a pool's image may contain the project. Google's training images may contain any project."""
     ours, image = context.settings.image, image_of(pool)
     return not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
 
 
 def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
-    """Return the flags that a pool passes to the project's trainer; none if the pool runs another program."""
+    """Return the flags that a pool passes to the project's trainer. Other programs' flags are ignored."""
     program = words(pool, context) if runs_trainer(pool, context) else []
     start = next((number for number, (_, word) in enumerate(program) if word in MODULES), 0)
     return [*flags(program[start:])]
 
 
 def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
-    """Return a flag's place and value in a pool's args, or else the place of the args and the literal default."""
+    """Return the location and value of a flag in a pool's args, or the location of the args and the flag's default."""
     default = pool.at(pool.task, "args"), str(context.project.flags.get(name))
     return {flag.name: (flag.place, flag.value) for flag in _flags(pool, context)}.get(name, default)
 
@@ -108,7 +108,8 @@ FLAG_RULES = ("flag-unknown", "flag-value")
 
 @rule_of_flags("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args should be a flag of the project's trainer: a field of Config, or of its --strategy's Flags."""
+    """A flag in args should be a flag of the project's trainer. The trainer's flags are the fields of the class Config,
+    and of the class Flags of the selected --strategy."""
     for pool in job.pools if context.project.flags else ():
         _, strategy = flag_of(pool, "strategy", context)
         for flag in _flags(pool, context):
@@ -124,25 +125,32 @@ def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
         fault = f"{_spelled(flag.name)} is for {', '.join(takers)}, not for --strategy {strategy}"
         yield Finding(flag.place, fault, "remove the flag, or choose one of these strategies")
     if not {name, flag.name} & {*project.flags, "help"}:
-        fault = f"{FLAGS} has no flag {_spelled(flag.name)}"
+        fault = f"{FLAGS} doesn't define the flag {_spelled(flag.name)}"
         yield Finding(flag.place, fault, did_you_mean(flag.name, map(_spelled, project.flags)))
 
 
 @rule_of_flags("flag-value", "warning", "documented", "trainer")
 def flags_valid(job: Job, context: RuleContext) -> Findings:
-    """A flag's value should be one that its field in Config accepts: a number, a choice, or no value for a switch."""
+    """A flag's value should be valid for the flag's field in Config. A number field requires a number, a choice field
+    requires one of its choices, and a switch doesn't accept a value."""
     for flag in (flag for pool in job.training_pools for flag in _flags(pool, context)):
         if not REFERENCE.search(flag.value) and (wrong := why_refused(flag.name, flag.value, context.project)):
             yield Finding(flag.place, *wrong)
 
 
 def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | None:
-    """Return the fault and the cure for a flag value that the trainer rejects, or None if it may accept the value."""
+    """Return why the trainer rejects a flag value, and the solution.
+
+    Return None if the trainer may accept the value.
+    """
     name = name.replace("-", "_")
     taken, flag = project.values.get(name, ()), _spelled(name)
     if taken == BOOLEAN:
         is_alone = not value or value.startswith("--")  # the next flag
-        wrong = f'{flag} has the value "{value}", but takes none', f"write only {flag} or {_spelled(f'no_{name}')}"
+        wrong = (
+            f'{flag} has the value "{value}", but doesn\'t accept a value',
+            f"write only {flag} or {_spelled(f'no_{name}')}",
+        )
         return None if is_alone else wrong
     if not taken or any(_fits(value, one) for one in taken):
         return None
@@ -152,7 +160,7 @@ def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | No
 
 
 def _fits(value: str, taken: str) -> bool:
-    """Return whether a value is this choice, or a number of this kind as Python, and thus the trainer, parses it."""
+    """Return whether a value equals a choice or, for a number type, whether Python can parse the value."""
     if taken not in NUMBERS:
         return value == taken
     with contextlib.suppress(ValueError):
@@ -162,12 +170,13 @@ def _fits(value: str, taken: str) -> bool:
 
 @rule("flag-compile", "warning", "documented", "dockerfile")
 def compiler_there(job: Job, context: RuleContext) -> Findings:
-    """If a job sets --compile, its image should contain a compiler: the Dockerfile should contain ARG COMPILE=1.
-    Otherwise: Every replica fails immediately, because kernels are compiled on the machine that trains."""
+    """If a job sets --compile, the job's image should contain a compiler. The Dockerfile installs a compiler if it
+    contains ARG COMPILE=1.
+    Otherwise: Every replica fails immediately, because the trainer compiles kernels on the machine that trains."""
     for pool in job.training_pools if NO_COMPILER.search(context.project.dockerfile) else ():
         for flag in _flags(pool, context):
             if flag.name == "compile" and is_ours(context, image_of(pool)):
-                fault = "the image has no compiler, unless it was built with --build-arg=COMPILE=1"
+                fault = "the image doesn't contain a compiler, unless it was built with --build-arg=COMPILE=1"
                 yield Finding(
                     flag.place,
                     fault,
@@ -184,14 +193,18 @@ def flags_alike(job: Job, context: RuleContext) -> Findings:
 
 @rule("flags-vary", "warning", "documented", "trainer")
 def other_flags_alike(job: Job, context: RuleContext) -> Findings:
-    """Pools 0 and 1 should also agree on flags that the roll call doesn't compare, such as --data and the timeouts.
-    Otherwise: The job fails before the first step if the replicas see different samples. Other flags change only how
-    long replicas wait."""
+    """Pools 0 and 1 should have the same values for flags that the roll call doesn't compare, such as --data and
+    timeouts.
+    Otherwise: If the replicas read different samples, the job fails before the first step. Different values of other
+    flags only change how long replicas wait."""
     return _unlike(job, context, compared=False)
 
 
 def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
-    """Yield the flags whose values differ between training pools: flags that the roll call compares, or all others."""
+    """Yield the flags whose values differ between training pools.
+
+    `compared` selects the roll call's flags or all others.
+    """
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
         missing, given = Flag(second.at(second.task, "args"), "", "missing"), here | there
@@ -206,7 +219,7 @@ def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
 
 
 def _value(name: str, flags: Mapping[str, Flag], context: RuleContext) -> object:
-    """Return the value that the trainer gets from a pool's flags or from its defaults, or None if it is unknown."""
+    """Return the value of a flag from a pool's flags or the trainer's defaults. Return None if the value is unknown."""
     default = context.project.flags.get(name)
     if context.project.values.get(name) == BOOLEAN:
         return name in flags or bool(default)
@@ -219,7 +232,7 @@ def _value(name: str, flags: Mapping[str, Flag], context: RuleContext) -> object
 @rule("batch-small", "warning", "documented", "trainer")
 def batch_for_all(job: Job, context: RuleContext) -> Findings:
     """The global batch should have at least one sample for each GPU in pools 0 and 1.
-    Otherwise: Every replica fails immediately, because some GPUs would have no sample."""
+    Otherwise: Every replica fails immediately, because some GPUs wouldn't receive a sample."""
     place, batch, world, default = _batch(job, context)
     if 0 < batch < world:
         fault = f"a global batch of {batch} is too small for {world} GPUs{default}"
@@ -228,8 +241,8 @@ def batch_for_all(job: Job, context: RuleContext) -> Findings:
 
 @rule("batch-uneven", "warning", "documented", "trainer")
 def batch_even(job: Job, context: RuleContext) -> Findings:
-    """The global batch should be a multiple of the number of GPUs in pools 0 and 1.
-    Otherwise: The job runs, but in every step some GPUs wait for GPUs that have one more sample."""
+    """The global batch should be divisible by the number of GPUs in pools 0 and 1.
+    Otherwise: The job runs, but in every step some GPUs wait for GPUs that process one more sample."""
     place, batch, world, default = _batch(job, context)
     if batch > world and batch % world:
         lower = batch // world * world
@@ -238,9 +251,10 @@ def batch_even(job: Job, context: RuleContext) -> Findings:
 
 
 def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
-    """Return the place of the chief's global batch, its size, the number of GPUs that share it, and a note.
+    """Return the location and size of the chief's global batch, the number of GPUs that share the batch, and a note.
 
-    The size is 0 if it is unknown or if several GPUs hold one model. The note explains a default batch size.
+    The returned size is 0 if the batch size is unknown or if several GPUs hold one model. If the batch size is the
+    default, the note states where the default is defined.
     """
     served = any(pool.serves for pool in job.pools)  # then the chief gets no part of the batch
     sharing = [pool for pool in job.training_pools if not (served and pool.index == CHIEF)]
@@ -258,17 +272,17 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
 
 @rule_of_pool("evaluator-count", "warning", "documented", "trainer")
 def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
-    """If pool 3 runs the trainer, it should have one replica, because one evaluator evaluates all checkpoints.
-    Otherwise: All evaluators but the first exit immediately with an error, and the job fails."""
+    """If pool 3 runs the trainer, pool 3 should have one replica, because one evaluator evaluates all checkpoints.
+    Otherwise: All evaluators except the first exit immediately with an error, and the job fails."""
     if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
-        fault = f"{pool.replica_count} evaluators aren't supported: one evaluator evaluates all checkpoints"
+        fault = f"{pool.replica_count} evaluators aren't supported, because one evaluator evaluates all checkpoints"
         yield Finding("replicaCount", fault, "set it to 1")
 
 
 @rule("evaluator-program", "error", "documented", "trainer")
 def evaluator_scores(job: Job, context: RuleContext) -> Findings:
-    """If pool 3 runs the trainer, it must run trainer.evaluator, because trainer.task only trains in pools 0 and 1.
-    Otherwise: The replica exits immediately with an error, and the job fails."""
+    """If pool 3 runs the trainer, pool 3 must run trainer.evaluator, because trainer.task trains only in pools 0 and 1.
+    Otherwise: The replica in pool 3 exits immediately with an error, and the job fails."""
     for pool in job.pools:
         if pool.index == EVALUATORS and runs_trainer(pool, context) and context.project.text(SCORES):
             package = (pool.at("pythonPackageSpec.pythonModule"), pool.spec.python_package_spec.python_module)
@@ -277,7 +291,7 @@ def evaluator_scores(job: Job, context: RuleContext) -> Findings:
 
 
 def statements(path: Path) -> list[ast.stmt]:
-    """Return the statements of a Python file; none if the file can't be read."""
+    """Return the statements of a Python file. Return an empty list if the file can't be read."""
     return _parsed(text(path))
 
 
@@ -289,9 +303,10 @@ def _parsed(code: str) -> list[ast.stmt]:
 
 
 def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
-    """Return the fields of a class and its bases. The class isn't imported, because that would require a framework.
+    """Return the fields of a class and its base classes.
 
-    Raises LookupError if the class or one of its bases isn't in a file that can be read.
+    The class isn't imported, because an import would require a framework. Raises LookupError if a file with the class
+    or one of its base classes can't be read.
     """
     body = statements(folder / file)
     imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
@@ -306,7 +321,7 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
 
 
 def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str, dict[str, ast.AnnAssign]]:
-    """Return the fields of each strategy's flags. Raises LookupError if `_fields` does."""
+    """Return each strategy's flag fields, keyed by strategy. Raises LookupError if `_fields` raises LookupError."""
     common = f"{STRATEGIES}/strategy.py"
     core = core | (_fields(folder, common, COMMON) if text(folder / common) else {})
     files = _strategies(folder / STRATEGIES)
@@ -317,7 +332,7 @@ def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str,
 
 
 def _metrics(folder: Path) -> tuple[str, ...]:
-    """Return the keys of the dictionaries that metrics() returns, and the loss; none if the keys aren't literals."""
+    """Return "loss" and the keys of the dictionaries that metrics() returns. Return () if the keys aren't literals."""
     functions = [one for one in statements(folder / MODEL) if isinstance(one, ast.FunctionDef)]
     nodes = [node for one in functions if one.name == "metrics" for node in ast.walk(one)]
     returned = [node.value for node in nodes if isinstance(node, ast.Return)]
@@ -327,7 +342,7 @@ def _metrics(folder: Path) -> tuple[str, ...]:
 
 
 def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
-    """Return the values that a field accepts: a number type, bool or its choices, possibly with None; () if unknown."""
+    """Return the values that a field accepts: a number type, bool, or choices. Return () if the values are unknown."""
     match annotation:
         case ast.Name(id=name) if name in (*NUMBERS, *BOOLEAN):
             return (name,)
@@ -342,7 +357,7 @@ def _taken(annotation: ast.expr, folder: Path) -> tuple[str, ...]:
 
 
 def _strategies(folder: Path) -> dict[str, Path]:
-    """Return the file of each strategy."""
+    """Return the source file of each strategy, keyed by strategy."""
     files = {
         one.name: folder / one.name / "__init__.py" if one.ispkg else folder / f"{one.name}.py"
         for one in pkgutil.iter_modules([str(folder)])

@@ -1,4 +1,4 @@
-"""Rules for hyperparameter tuning jobs and for the job of their trials."""
+"""Rules for hyperparameter tuning jobs and for the jobs of their trials."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -30,21 +30,23 @@ STUDY_RULES = (
 
 @rule_of_search("search-name", "error", "documented", "api-types")
 def search_named(job: TuningJob, context: RuleContext) -> Findings:
-    """A tuning job's displayName can have at most 128 characters. Without one, the job is named after its file."""
+    """A tuning job's displayName can have at most 128 characters. The default displayName is the job file's name."""
     if job.spec.display_name:
         yield from labels.name_findings(job.spec.display_name)
 
 
 @rule_of_search("label", "error", "documented", "labels")
 def labels_right(job: TuningJob, context: RuleContext) -> Findings:
-    """A tuning job can have at most 64 labels of lower-case letters, digits, - and _. Keys can't begin with - or _."""
+    """A tuning job can have at most 64 labels. Labels consist of lowercase letters, digits, hyphens and underscores.
+    The key of a label must begin with a letter or a digit."""
     yield from labels.of_all(job.spec.labels)
 
 
 @rule_of_search("metric-unknown", "warning", "inferred", "trainer")
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
-    """A metric should be the loss, or a metric that metrics() in the project's model.py returns.
-    Otherwise: Every trial becomes infeasible without a measurement, unless other trainer code reports the metric."""
+    """A metric of a tuning job should be the loss, or a metric that metrics() in the project's model.py returns.
+    Otherwise: Every trial becomes infeasible because it has no measurement, unless other trainer code reports the
+    metric."""
     names = context.project.metrics if runs_trainer(job.trial_job.chief, context) else ()
     for index, metric in enumerate(job.spec.study_spec.metrics if names else ()):
         if metric.metric_id and metric.metric_id not in names:
@@ -55,18 +57,21 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("parameter-unknown", "warning", "documented", "trainer")
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
-    """A parameter should be a flag of the project's trainer: a field of Config.
+    """A parameter of a tuning job should be a flag of the project's trainer. The trainer's flags are the fields of the
+    class Config.
     Otherwise: Every trial fails immediately with a usage message."""
     fields = context.project.flags if runs_trainer(job.trial_job.chief, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
         if name and name.replace("-", "_").partition(".")[0] not in fields:
-            yield Finding(f"{place}.parameterId", f"{FLAGS} has no flag --{name}", did_you_mean(name, fields))
+            yield Finding(
+                f"{place}.parameterId", f"{FLAGS} doesn't define the flag --{name}", did_you_mean(name, fields)
+            )
 
 
 @rule_of_search("parameter-value", "warning", "documented", "trainer")
 def values_fit(job: TuningJob, context: RuleContext) -> Findings:
-    """A parameter should have values that its flag accepts, such as whole numbers or choices.
-    Otherwise: The trials with other values fail immediately with a usage message."""
+    """The values of a parameter should be values that the trainer's flag accepts, such as whole numbers or choices.
+    Otherwise: Trials with other values fail immediately with a usage message."""
     taken = context.project.values if runs_trainer(job.trial_job.chief, context) else {}
     for place, name, values in study_validation.tried(job.spec.study_spec) if taken else ():
         if wrong := next(filter(None, (why_refused(name, value, context.project) for value in values)), None):
@@ -75,9 +80,9 @@ def values_fit(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
 def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
-    """A script that a shell runs with -c should pass on a trial's flags as "$@". After the script, there should be a
-    word for $0.
-    Otherwise: Every trial trains with the defaults and succeeds."""
+    """A script that a shell runs with -c should pass the trial's flags to the trainer as "$@". After the script, the
+    command should contain one more word, which the shell uses as $0.
+    Otherwise: Every trial trains with the default flags and succeeds."""
     programs = [words(pool, context) for pool in reversed(argument_pools(job.trial_job))]
     first = {
         tuple(word for _, word in program): program for program in programs
@@ -89,29 +94,31 @@ def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("trial-parallel", "warning", "documented", "hyperparameter-tuning")
 def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
-    """Fewer trials should run in parallel than in total, so that later trials learn from earlier ones.
-    Otherwise: The tuning job is a random search, because every trial starts before another one has ended."""
+    """The number of parallel trials should be lower than the total number of trials, so that later trials learn from
+    earlier trials.
+    Otherwise: The tuning job is a random search, because all trials start before the first trial ends."""
     most, parallel = job.spec.max_trial_count, job.spec.parallel_trial_count
     learns = job.spec.study_spec.algorithm == StudySpec.Algorithm.ALGORITHM_UNSPECIFIED
     if learns and 1 < most <= parallel:
-        fault = f"{parallel} parallel trials, of {most} trials in total, can't learn from each other"
+        fault = f"{parallel} of {most} trials run in parallel, so these trials can't learn from each other"
         yield Finding("parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH")
 
 
 @rule_of_search("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
-    """Only the chief of a trial with several replicas should report metrics, as in the project's trainer.
-    Otherwise: Vertex AI ignores the other replicas' metrics, or mistakes them for the chief's metrics."""
+    """If a trial has several replicas, only the chief should report metrics, as the project's trainer does.
+    Otherwise: Vertex AI ignores the metrics of the other replicas, or treats these metrics as the chief's metrics."""
     count = sum(pool.replica_count for pool in job.trial_job.training_pools)
     if count > 1 and not runs_trainer(job.trial_job.chief, context):
-        fault = f"this trial has {count} replicas, but only the chief's metrics count"
+        fault = f"this trial has {count} replicas, but Vertex AI uses only the chief's metrics"
         yield Finding("trialJobSpec.workerPoolSpecs", fault, "report metrics only from the chief, or keep one replica")
 
 
 @rule_of_search("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
 def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
-    """Trials should have no reducers, because every pool receives the parameters and reducers accept no args.
-    Otherwise: The reducers of every trial may receive its flags, which they don't know, and fail."""
+    """Trials should not have reducers. Every pool receives the trial's parameters as args, but reducers don't accept
+    args.
+    Otherwise: The reducers of every trial may fail, because they don't accept the trial's flags."""
     for pool in job.trial_job.reducers:
-        fault = "the reducers may receive the trial's flags, which they don't accept"
+        fault = "the reducers may receive the trial's flags, but reducers don't accept flags"
         yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 from the trials")
