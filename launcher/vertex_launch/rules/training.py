@@ -254,7 +254,7 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
     """Return the location and size of the chief's global batch, the number of GPUs that share the batch, and a note.
 
     The returned size is 0 if the batch size is unknown or if several GPUs hold one model. If the batch size is the
-    default, the note states where the default is defined.
+    default, the note names its source.
     """
     served = any(pool.serves for pool in job.pools)  # then the chief gets no part of the batch
     sharing = [pool for pool in job.training_pools if not (served and pool.index == CHIEF)]
