@@ -176,7 +176,10 @@ def test_a_table_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     prepare(tmp_path, "")
     (tmp_path / "vertex.toml").write_text(f'{TOML}rules = "strict"\n')
     done = launch(tmp_path, "check", "run.yaml")
-    assert done.stderr == 'vertex.toml: rules: must be a table, not text; write [rules], followed by lines such as CODE = "error"\n'
+    assert (
+        done.stderr
+        == 'vertex.toml: rules: must be a table, not text; write [rules], followed by lines such as CODE = "error"\n'
+    )
 
 
 DECLARED = """\
