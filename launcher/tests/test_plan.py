@@ -453,7 +453,7 @@ def test_gpus_without_bfloat16_keep_larger_activations_and_no_copies() -> None:
 def test_too_large_a_batch_is_cured_by_micro_batches_that_fit() -> None:
     assert not memory.memory(WORKLOAD, gpus=8, card=CARD).fits
     remedy = memory.remedy(WORKLOAD, gpus=8, card=CARD)
-    assert remedy.startswith("it would fit with --micro-batches 2")
+    assert remedy.startswith("the job would fit with --micro-batches 2")
     assert memory.memory(replace(WORKLOAD, micro_batches=2), gpus=8, card=CARD).fits
 
 

@@ -114,7 +114,7 @@ def not_installed(library: str, place: str) -> Findings:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small UTF-8 file. Raises FaultError if the file is large, unreadable or not UTF-8."""
+    """Return the text of a UTF-8 file. Raises FaultError if the file is larger than 1 MiB, unreadable or not UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)

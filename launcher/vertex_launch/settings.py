@@ -65,7 +65,7 @@ class Settings:
 
     @property
     def parent(self) -> str:
-        """The parent resource of all jobs: projects/PROJECT/locations/REGION."""
+        """The name of the parent resource of all jobs: projects/PROJECT/locations/REGION."""
         return f"projects/{self.project}/locations/{self.region}"
 
     @property

@@ -45,7 +45,9 @@ Wanted = Callable[[Line], object]
 @dataclass(frozen=True, kw_only=True)
 class LogsOptions(SentJobOptions):
     follow: Annotated[bool, Parameter(alias="-f", help="Follow the log until the job ends.")] = False
-    since: Annotated[str, Parameter(metavar="TIME", help="Start 10m, 2h or 1d ago, or at a date and time.")] = ""
+    since: Annotated[
+        str, Parameter(metavar="TIME", help="Print lines since 10m, 2h or 1d ago, or a date and time.")
+    ] = ""
     replica: Annotated[
         str, Parameter(metavar="NAME", help="Print only the lines of this replica, such as workerpool0-0.")
     ] = ""
@@ -74,7 +76,7 @@ class LogsOptions(SentJobOptions):
 
 
 def known_replica(name: str, job: Resource) -> None:
-    """Raise FaultError if the job has no replica with this name."""
+    """Raise FaultError if the job doesn't have a replica with this name."""
     pools = enumerate(run_spec(job).get("workerPoolSpecs", ()))
     names = [f"workerpool{pool}-{index}" for pool, spec in pools for index in range(int(spec.get("replicaCount", 0)))]
     if name and names and name not in names:

@@ -176,7 +176,7 @@ class PackageOptions(StandIns):
 
 @dataclass(frozen=True)
 class Package:
-    """A source package: its file, and its folder in the bucket."""
+    """A source package: the path of the package file, and the folder for the package in the bucket."""
 
     file: Path
     folder: str

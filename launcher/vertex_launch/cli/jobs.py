@@ -147,7 +147,7 @@ class CancelOptions(CloudOptions):
                 console.print(headline(job, service))
                 console.print(f"{name}, created {clock(moment(job, 'createTime'))}")
                 if state(job) in ENDED:
-                    console.print("the job has already ended; nothing was done")
+                    console.print("the job has already ended, so it wasn't stopped")
                     return
                 if not (self.yes or confirmed("Stop the job?")):
                     raise SystemExit(1)

@@ -38,7 +38,7 @@ COMMANDS = {
     "image": "Build this folder's image. cpu builds a small image, push pushes the image, and cloud uses Cloud Build.",
     "lock": "Lock the versions of all packages in the image. With --upgrade, select the newest compatible versions.",
     "package": "Build a package for a job with a pythonPackageSpec, and print the command that uploads the package.",
-    "schema": "Print the JSON Schema of job files, which editors use to check and complete them.",
+    "schema": "Print a JSON Schema, which editors use to check and complete job files.",
 }
 # Command -> its class. The module of the class is imported only when the command is called.
 PLACES = {

@@ -48,7 +48,7 @@ def state_dir() -> StateDir:
 
 @dataclass(frozen=True, kw_only=True)
 class StandIns:
-    """Options that override the settings of the same name in vertex.toml."""
+    """The options that override the settings of the same name in vertex.toml."""
 
     def settings(self) -> Settings:
         """Return the settings. Options override vertex.toml, and vertex.toml overrides environment variables."""

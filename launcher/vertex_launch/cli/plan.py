@@ -38,11 +38,16 @@ class PlanOptions(SettingsOptions):
         float | None, Parameter(help="Measured compute time of a step in seconds, excluding communication.")
     ] = None
     run: Annotated[
-        Path | None, Parameter(help="The output folder of a run on one machine of the same type, for the run's speed.")
+        Path | None,
+        Parameter(help="Use the measured speed of a run on one such machine. The value is the run's output folder."),
     ] = None
-    mfu: Annotated[float, Parameter(help="Fraction of peak FLOPS, from 0.01 to 1, if no speed was measured.")] = MFU
+    mfu: Annotated[
+        float, Parameter(help="Expected fraction of peak FLOPS, from 0.01 to 1. A measured speed overrides it.")
+    ] = MFU
     chart: Annotated[Path | None, Parameter(help="Save a chart of 1 to 1,024 machines as a .png or .svg file.")] = None
-    apply: Annotated[bool, Parameter(help="Write the reducers to the job file if they can pay off.")] = False
+    apply: Annotated[
+        bool, Parameter(help="Write the recommended reducers to the job file if the reducers can pay off.")
+    ] = False
     json: Annotated[bool, Parameter(help="Print one JSON document instead of tables.")] = False
 
     def act(self) -> None:

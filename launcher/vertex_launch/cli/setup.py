@@ -94,7 +94,7 @@ def is_there(step: Step) -> bool:
 
 
 def take(steps: list[Step]) -> None:
-    """Print and run the command of each step."""
+    """For each setup step, print and run the gcloud command that creates the resource."""
     for step in steps:
         console.print(cloud.shown(step.act))
         cloud.take(step.act)

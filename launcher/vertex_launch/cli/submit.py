@@ -45,13 +45,13 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             converter=seconds,
             allow_leading_hyphen=True,
             metavar="20m",
-            help="Maximum time that a job waits for machines. Afterwards, the job is canceled.",
+            help="Cancel a job that waits for machines for longer than this time.",
         ),
     ] = None
     yes: Annotated[bool, Parameter(help="Don't ask for confirmation.")] = False
     label: Annotated[
         list[str] | None,
-        Parameter(metavar="KEY=VALUE", help="A label for the job and on the bill. Can be repeated."),
+        Parameter(metavar="KEY=VALUE", help="Add a label to the job. Labels also appear on the bill. Can be repeated."),
     ] = None
     print: Annotated[
         Literal["gcloud", "curl", "python"] | None, Parameter(help="Print the request instead of submitting the job.")

@@ -36,7 +36,7 @@ class Build:
 
     @property
     def label_command(self) -> tuple[str, ...]:
-        """The arguments of a second build, which adds labels and reuses all layers of the first build."""
+        """The `docker build` arguments of a second build, which adds labels and reuses the first build's layers."""
         return (*(word for word in self.words if word not in ("--no-cache", "--pull")), "--quiet")
 
 

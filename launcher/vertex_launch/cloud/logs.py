@@ -196,7 +196,7 @@ def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> I
 
 
 def once(service: Service, job: Resource, log: Log) -> Iterator[Line | Lost]:
-    """Yield the current lines of a job's log. If the service doesn't respond, retry a few times."""
+    """Yield all current log lines of a job. If the service doesn't respond, retry a few times."""
     for tried in range(1, TRIES + 1):
         try:
             yield from log.new(job)

@@ -79,7 +79,7 @@ def copy_curves(job: Resource, service: Service, folder: Path) -> int:
 
 
 def _output(job: Resource, kept: str) -> str:
-    """Return the job's output folder. Raises FaultError if the job doesn't set one."""
+    """Return the job's output folder. Raises FaultError if the job doesn't set an output folder."""
     output = output_folder(job)
     if not output:
         raise FaultError(f"{job['name']}: the job doesn't set an output folder, so it has no {kept}; set {OUTPUT}")

@@ -47,7 +47,7 @@ class Image:
 
     @property
     def pinned(self) -> str:
-        """The image name with its digest, which always refers to the same image."""
+        """The image name with the image's digest. A name with a digest always refers to the same image."""
         return f"{untagged(self.name)}@{self.digest}"
 
 
@@ -239,5 +239,5 @@ def _taken(address: str, service: Service) -> Findings:
         return
     for job in writers[:1]:
         id, name = id_of(job["name"]), printable(str(job.get("displayName")))
-        cure = f"wait until this job ends, stop it with {program.NAME} cancel {id}, or specify a different folder"
+        cure = f"wait until that job ends, stop it with {program.NAME} cancel {id}, or specify a different folder"
         yield Finding(OUTPUT, f"job {id} ({name}) is {state(job)} and writes to this folder", cure)

@@ -81,7 +81,7 @@ class Service:
         return self.fetch(address, {"Range": f"bytes=0-{most - 1}"})
 
     def quotas(self) -> Iterator[Resource]:
-        """Yield the project's Vertex AI quotas, each with its regions."""
+        """Yield the project's Vertex AI quotas. Each quota includes its regions."""
         address = f"https://cloudquotas.googleapis.com/v1/projects/{self.settings.project}/locations/global"
         infos = f"{address}/services/aiplatform.googleapis.com/quotaInfos"
         return self._items("GET", infos, "quotaInfos", {"pageSize": "1000"}, MOST_PAGES)
@@ -174,5 +174,8 @@ def require_local(endpoint: str) -> None:
     except ValueError:
         local = False
     if not local:
-        cure = "use the URL that `emulate` prints, such as http://127.0.0.1:8911, or unset it to use Google Cloud"
+        cure = (
+            "use the URL that `emulate` prints, such as http://127.0.0.1:8911."
+            " To use Google Cloud instead, unset VERTEX_ENDPOINT"
+        )
         raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an HTTP(S) URL of this machine; {cure}')

@@ -219,7 +219,7 @@ def shown(line: Sequence[str]) -> str:
 
 
 def _gcloud(*line: str) -> tuple[int, str, str]:
-    program = gcloud("; --dry-run prints the commands without gcloud")
+    program = gcloud("; to print the commands without running gcloud, add --dry-run")
     try:
         done = subprocess.run(
             (program, *line), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""Decides whether reduction servers pay off for a job, and explains the decision with figures."""
+"""Decides whether reduction servers pay off for a job, and explains the decision with times and prices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ WORTHWHILE = 0.02  # share of a step below which a gain is noise
 
 @dataclass(frozen=True)
 class Training:
-    """A job, and its cost and step time without reducers."""
+    """A training job, with its cost and step time excluding reducers."""
 
     job: Job
     trials: Trials | None  # of a tuning job, which run the job

@@ -61,10 +61,10 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
     fitting = math.floor((needs.card - RESERVED - state) / _activation_bytes(workload, card))
     if fitting >= 1:
         micro_batches = math.ceil(math.ceil(workload.global_batch / gpus) / fitting)
-        return f"it would fit with --micro-batches {micro_batches} (micro-batches of at most {fitting} samples)"
+        return f"the job would fit with --micro-batches {micro_batches} (micro-batches of at most {fitting} samples)"
     shard = state / gpus
     if shard + needs.activations + RESERVED <= needs.card:
-        sharded = f"it would fit if parameters, gradients and optimizer state were sharded across all {gpus} GPUs"
+        sharded = f"the job would fit if parameters, gradients and optimizer state were sharded across all {gpus} GPUs"
         return f"{sharded}, with {shard / 1e9:.1f} GB on each GPU"
     return "sharding across all GPUs isn't enough; use GPUs with more memory, or split the model into pipeline stages"
 

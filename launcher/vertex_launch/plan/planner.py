@@ -98,7 +98,7 @@ class Plan(Needs):
 
     @property
     def over_one(self) -> float | None:
-        """The ratio of the job's speed to the speed of the strongest machine alone."""
+        """The ratio of the job's speed to the speed that the strongest machine reaches alone."""
         compute, scale = self.known_compute, pools.scale(self.rows)
         return scale * compute / reducers.step_seconds(compute, self.all_reduce.seconds) if compute else None
 

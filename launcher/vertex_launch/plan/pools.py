@@ -58,7 +58,7 @@ class Quota:
 
 
 def rows(job: Job, catalog: Catalog) -> tuple[Row, ...]:
-    """Return a row for each pool that has machines."""
+    """Return a row for each worker pool that has machines."""
     return tuple(_row(pool, catalog) for pool in job.pools)
 
 
@@ -86,7 +86,7 @@ def differ(all_rows: Sequence[Row]) -> bool:
 
 
 def trials(job: Job | TuningJob) -> Trials | None:
-    """Return the number of trials, or None if the job isn't a tuning job."""
+    """Return the number of trials of a tuning job. If the job isn't a tuning job, return None."""
     if not isinstance(job, TuningJob):
         return None
     most = job.spec.max_trial_count

@@ -139,7 +139,7 @@ def _all_reduce(plan: Plan) -> Iterator[str]:
     sizing, rule = plan.advised.sizing, "the cheapest reducers that together send as much as pools 0 and 1"
     yield f"{sizing} are {rule}; with {math.ceil(sizing.break_even) - 1} or fewer, the ring is faster."
     yield plan.hierarchical_ring
-    yield "All-reduce times are network transfer times, a lower bound without latency."
+    yield "All-reduce times are network transfer times. They are a lower bound that excludes latency."
     yield from about_the_speed(plan)
 
 
@@ -161,7 +161,10 @@ def about_the_speed(plan: Plan) -> Iterator[str]:
 
 
 def _verdicts(plan: Plan) -> Iterator[str]:
-    """Yield the verdict on the reducers in the file and, if it differs, the verdict on the recommended reducers."""
+    """Yield the verdict on the reducers in the job file.
+
+    If the verdict on the recommended reducers is different, also yield that verdict.
+    """
     texts = {option.verdict.text: f"Reducers {_where(plan, option)}. " for option in plan.options}
     for text, whose in texts.items():
         yield f"{whose if len(texts) > 1 else ''}{text}"

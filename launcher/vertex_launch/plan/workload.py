@@ -146,7 +146,7 @@ def _complaint(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that contains a word. If the line is JSON for Cloud Logging, return only its message."""
+    """Return the last line that contains a letter or digit. If this line is a JSON log entry, return its message."""
     lines = [line.strip(" \t│") for line in text.splitlines() if any(map(str.isalnum, line))]
     line = lines[-1] if lines else ""
     try:
