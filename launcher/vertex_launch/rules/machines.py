@@ -91,7 +91,7 @@ def tpu_topology(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("disk-size", "error", "documented", "configure-compute")
 def disk_size(pool: Pool, context: RuleContext) -> Findings:
-    """The size of the boot disk must be 100 GB to 64,000 GB. The default size is 100 GB."""
+    """The size of the boot disk must be 100 GB to 64,000 GB. The default size of the boot disk is 100 GB."""
     (smallest, largest), size = context.catalog.limits.disk_gb, pool.spec.disk_spec.boot_disk_size_gb
     if size and not smallest <= size <= largest:
         yield Finding("diskSpec.bootDiskSizeGb", f"{size} GB isn't supported", f"use {smallest} to {largest} GB")

@@ -89,8 +89,8 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
 @rule_if_idle("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
     """A job with reducers should all-reduce gradients across all GPUs with NCCL. Gloo and parameter servers can't use
-    reducers. Strategies that split the model, such as fsdp, hsdp, tensor and pipeline, add gradients in groups of GPUs.
-    These strategies can't use reducers."""
+    reducers. Strategies that split the model, such as fsdp, hsdp, tensor and pipeline, can't use reducers, because they
+    add gradients in groups of GPUs."""
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags(words(pool, context))):
@@ -146,7 +146,7 @@ def enough(job: Job, context: RuleContext) -> Findings:
 @rule("reducer-fabric", "warning", "inferred", "configure-compute", "accelerator-optimized")
 def off_the_fabric(job: Job, context: RuleContext) -> Findings:
     """If the GPUs have their own network, the job should not have reducers. A3 machines with 8 GPUs and newer machines
-    have such a network.
+    have their own GPU network.
     Otherwise: NCCL loads only one network plug-in, so the GPUs can't use their own network, or the reducers are
     idle."""
     fabrics = {machine.name: machine for _, machine in known(context, job.training_pools) if machine.fabric_gbps}
@@ -159,7 +159,8 @@ def off_the_fabric(job: Job, context: RuleContext) -> Findings:
 @rule_if_idle("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized")
 def used_by_nccl(job: Job, context: RuleContext) -> Findings:
     """A job with reducers should use machines with at most 8 GPUs, because NCCL doesn't use reducers on larger
-    machines. The job should not use A3 or A4 machines, because these machines have their own network plug-in."""
+    machines. A job with reducers should not use A3 or A4 machines, because these machines have their own network
+    plug-in."""
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
         for name, pool in kinds.items():
