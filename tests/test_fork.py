@@ -108,7 +108,11 @@ def test_a_merge_needs_no_hand_and_a_new_file_gets_the_header_of_the_fork(tmp_pa
     house = fork(tmp_path / "template")
     commit(house, "Fork")
     (upstream / PROJECT / "trainer/new.py").write_text('"""New upstream."""\n', encoding="utf-8")
-    change(upstream / PROJECT / "frameworks/pytorch/trainer/step/state.py", '"""State of a run', '"""State of a job')
+    change(
+        upstream / PROJECT / "frameworks/pytorch/trainer/step/state.py",
+        '"""Defines the training state',
+        '"""Defines the state',
+    )
     commit(upstream, "Add a file, and change one that the fork has changed")
     done(house, "git", "pull", "--quiet", "--no-rebase", "--no-edit", "origin", "main")
     project = cookiecutter(tmp_path, "--no-input").project
@@ -117,7 +121,7 @@ def test_a_merge_needs_no_hand_and_a_new_file_gets_the_header_of_the_fork(tmp_pa
     assert [path for path, text in code.items() if not text.startswith(header)] == []
     assert code[project / "trainer/new.py"] == f'{header}"""New upstream."""\n'
     assert "optim.Adam(groups" in code[project / "trainer/step/state.py"]
-    assert '"""State of a job' in code[project / "trainer/step/state.py"]
+    assert '"""Defines the state' in code[project / "trainer/step/state.py"]
     assert not (project / "header.txt").exists()
     for words in (("check",), ("format", "--check")):  # of a project's nox -s lint
         linted = run(project, sys.executable, "-m", "ruff", *words, "--no-cache", ".")

@@ -71,10 +71,7 @@ class Run:
 
 
 def divergence(expected: Mapping[int, float], losses: Sequence[tuple[int, float]]) -> str:
-    """Describe the first step whose loss differs from the expected loss by more than rounding.
-
-    If there is no such step, return an empty string.
-    """
+    """Describe the first step whose loss differs from the expected loss by more than rounding, or return ""."""
     rounding = FIRST
     for step, loss in losses:
         difference = abs(loss - expected[step])
@@ -168,10 +165,7 @@ def processes(*words: str) -> list[int]:
 
 
 def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
-    """Send a signal to the replica's process `trainer.task`, but not to the parent process.
-
-    Return true if the process exists. This function works only on Linux.
-    """
+    """Send a signal to the replica's process `trainer.task`. Return true if the process exists (Linux only)."""
     pool, index = replica.split("-")
     found = False
     for process in processes(f'"{pool}", "index": {index}', str(folder)):

@@ -1,7 +1,4 @@
-"""Tests whether the model draws random numbers in training.
-
-If the model draws random numbers, losses depend on the number of processes.
-"""
+"""Tests whether the model draws random numbers in training, so that losses depend on the number of processes."""
 
 import torch
 
