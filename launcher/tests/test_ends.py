@@ -182,7 +182,7 @@ def test_of_those_who_lost_a_peer_the_one_that_most_name_is_the_cause() -> None:
 
 def test_the_replica_whose_copy_differs_is_the_cause_and_nobody_lost_a_connection() -> None:
     names = ("workerpool0-0", "workerpool1-1", "workerpool1-0")
-    ends = [ended(name, PEER_LOST, "x", time=n, differs=["workerpool1-0"]) for n, name in enumerate(names)]
+    ends = [ended(name, PEER_LOST, "x", time=n, diverged=["workerpool1-0"]) for n, name in enumerate(names)]
     outcome = Outcome(likely_cause_first(ends), Ending.FAILED)
     assert [str(outcome.failures[0]), *outcome.others] == [
         "workerpool1-0 exited with code 75",
@@ -192,7 +192,7 @@ def test_the_replica_whose_copy_differs_is_the_cause_and_nobody_lost_a_connectio
 
 def test_those_who_saved_a_step_because_one_was_told_to_end_have_lost_no_connection() -> None:
     told = ended("workerpool1-0", 128 + signal.SIGTERM, time=2)
-    event: dict[str, Any] = {"saved": 8, "told_to_end": "workerpool1-0"}
+    event: dict[str, Any] = {"saved": 8, "asked_to_stop": "workerpool1-0"}
     others = [ended(name, PEER_LOST, time=1, **event) for name in ("workerpool0-0", "workerpool1-1")]
     outcome = Outcome(likely_cause_first((*others, told)), Ending.FAILED)
     assert [str(outcome.failures[0]), *outcome.others] == [
@@ -256,7 +256,7 @@ def test_the_last_event_counts_until_the_replica_goes_on() -> None:
     assert events_of(lost, {"message": "x"}, named) == [lost, lost, named]
     for goes_on in ({"step": 3, "steps": 9}, {"resumed": 3}, {"saved": 3}):
         assert events_of(named, goes_on) == [named, {}]
-    assert events_of({"saved": 3, "told_to_end": "workerpool1-0"})[0]["told_to_end"] == "workerpool1-0"
+    assert events_of({"saved": 3, "asked_to_stop": "workerpool1-0"})[0]["asked_to_stop"] == "workerpool1-0"
 
 
 @pytest.mark.parametrize("value", [None, 3, {"a": 1}, [None, ["workerpool1-0"]], "", []])

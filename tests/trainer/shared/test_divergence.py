@@ -40,7 +40,7 @@ def told(copies: list[int], saved: str = "", differs: Sequence[str] = ("workerpo
     digests = [{"embed.weight": 7, "head.weight": value} for value in copies]
     with pytest.raises(PeerError) as caught:
         require_no_divergence(JOB, 40, saved, [f"process 3 of {name}" for name in NAMES[: len(copies)]], digests)
-    assert caught.value.event == {"differs": [*differs]}
+    assert caught.value.event == {"diverged": [*differs]}
     return str(caught.value).partition("; if ")[0].replace("process 3 of ", "")
 
 

@@ -54,5 +54,5 @@ def test_the_replica_that_was_told_to_end_is_named_by_all_others_whatever_proces
     resume = "was asked to stop; after a restart, training resumes from this step"
     assert str(others) == f"workerpool0-0: saved step 37, because workerpool1-1 {resume}"
     assert str(own) == f"workerpool1-1: saved step 37, because it {resume}"
-    assert others.event == own.event == {"saved": 37, "told_to_end": "workerpool1-1"}
+    assert others.event == own.event == {"saved": 37, "asked_to_stop": "workerpool1-1"}
     assert (others.exit_code, own.exit_code) == (75, 143)

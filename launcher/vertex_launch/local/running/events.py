@@ -15,13 +15,13 @@ MOST = 10**12  # the maximum number of steps
 GOES_ON = {"step", "saved", "resumed"}
 # Maps a field of a replica's last event to the way in which the replica ended.
 FATES = {
-    "told_to_end": "saved the same step",
-    "differs": "stopped at the same step",
+    "asked_to_stop": "saved the same step",
+    "diverged": "stopped at the same step",
     "stuck": "waited for it",
     "lost_peer": "lost a connection",
     "absent": "lost a connection",
 }
-BLAMES = FATES.keys() - {"told_to_end"}  # the fields that name replicas as the cause
+BLAMES = FATES.keys() - {"asked_to_stop"}  # the fields that name replicas as the cause
 LONGEST = 40  # the maximum number of characters of a metric
 
 

@@ -36,7 +36,7 @@ class StoppedError(PeerError):
             f"{cluster.name}: saved step {step}, because {who} was asked to stop;"
             " after a restart, training resumes from this step"
         )
-        super().__init__(said, saved=step, told_to_end=by)
+        super().__init__(said, saved=step, asked_to_stop=by)
 
 
 class Told:

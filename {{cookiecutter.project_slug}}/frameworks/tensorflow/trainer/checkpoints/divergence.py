@@ -57,7 +57,7 @@ def require_no_divergence(
     fault = f"after step {step}, {' and '.join(odd)} {diverged} in {tensor}"
     resume = f"training resumes from {saved}" if saved else "training begins at the first step"
     said = f"{fault}; this state isn't saved, and after a restart, {resume}; {CURE}"
-    job.object_to(fault, PeerError(said, differs=[name.rpartition(" ")[2] for name in odd]))
+    job.object_to(fault, PeerError(said, diverged=[name.rpartition(" ")[2] for name in odd]))
 
 
 class Answers(NamedTuple):
