@@ -288,7 +288,7 @@ def test_an_empty_folder_is_an_object_of_no_bytes_as_on_a_mounted_bucket(bucket:
     assert (root / "bucket/made").is_dir()
     bucket.blob("run/logs/").delete()
     assert names(bucket) == ["made/"]
-    with pytest.raises(exceptions.BadRequest, match="is a folder and can't contain bytes"):
+    with pytest.raises(exceptions.BadRequest, match="is a folder and can't contain data"):
         bucket.blob("other/").upload_from_string("x")
 
 

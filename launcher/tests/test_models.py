@@ -102,7 +102,7 @@ def test_a_version_is_deleted_and_the_default_one_only_with_its_model(ours: Mode
 
 @pytest.mark.parametrize("artifact", ["gs://b/empty/model", "gs://b/nowhere/model", "gs://b/../gcs/b", "b"])
 def test_a_folder_without_a_file_is_no_model(ours: Models, artifact: str) -> None:
-    with pytest.raises(ApiError, match=r"is empty and doesn't contain a model; save the model in that folder\. A"):
+    with pytest.raises(ApiError, match=r"is empty, so it doesn't contain a model; save the model in that folder\. A"):
         ours.upload(BY_ID, {"displayName": "digits", "artifactUri": artifact})
     assert ours.list(BY_ID) == []
 
@@ -189,7 +189,7 @@ def test_a_model_needs_no_artifacts_but_none_that_are_missing(vertex: Service) -
     model = uploaded(artifact_uri=None)
     assert model.uri is None
     assert model.supported_export_formats == {}
-    with pytest.raises(BadRequest, match="gs://b/nowhere is empty and doesn't contain a model"):
+    with pytest.raises(BadRequest, match="gs://b/nowhere is empty, so it doesn't contain a model"):
         uploaded(artifact_uri="gs://b/nowhere")
 
 

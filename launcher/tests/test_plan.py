@@ -815,7 +815,7 @@ PACKAGE = {
     "packageUris": ["gs://demo-data/trainer-0.1.tar.gz"],
     "pythonModule": "absent.task",
 }
-NO_MODULE = 'the chief runs "{}", which is not a Python module that can be described. Use --gradient-bytes.'
+NO_MODULE = 'the chief runs "{}", but only a Python module can be described. Use --gradient-bytes.'
 
 
 def container(*command: str, image: str = SETTINGS.image) -> dict[str, Any]:

@@ -37,7 +37,9 @@ def worker(program, world="2"):  # of torch's agent
     environ = os.environ | {"LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": world}
     return subprocess.Popen([sys.executable, "-c", os.environ["PRELUDE"] + program], env=environ)
 """
-NOBODY = "2 processes, 2 worlds: workerpool0-0; workerpool1-0. No training process was connected to another world."
+NOBODY = (
+    "2 processes, 2 worlds: workerpool0-0; workerpool1-0. The training processes of different worlds weren't connected."
+)
 SHORT = "a connection is short"
 # A job: what its replicas do, chief first, and how the only note on its worlds begins.
 JOBS: Mapping[str, tuple[list[str], str]] = {

@@ -199,7 +199,7 @@ def pack(folder: Path, dist: Path) -> Package:
         done = subprocess.run(command, cwd=stand_in, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise FaultError(f"{description}: setuptools can't pack this folder: {reason}")
+        raise FaultError(f"{description}: setuptools can't build a package from this folder: {reason}")
     return Package(dist / done.stdout.splitlines()[-1], f"{name}/packages")
 
 

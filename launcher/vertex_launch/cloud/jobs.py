@@ -150,7 +150,7 @@ def withdraw(service: Service, name: str) -> Resource:
     job = wait(service, name, lambda job: state(job) in ENDED, CANCEL_SECONDS)
     if state(job) not in ENDED:
         fault = f"the job was canceled, but its state after {CANCEL_SECONDS:g} s is {state(job) or 'unknown'}"
-        raise FaultError(f"{name}: {fault}; no other job was submitted, because both jobs might run")
+        raise FaultError(f"{name}: {fault}. The job wasn't submitted again, because the first job might exist")
     return job
 
 

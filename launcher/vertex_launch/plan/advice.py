@@ -156,8 +156,8 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
 
 
 def _condition(limit: float | None, least: float, ring: float) -> str:
-    hidden = f"If a step computes for more than {seconds(ring / OVERLAP)}, reducers don't shorten the step."
+    hidden = f"If a step's compute time is longer than {seconds(ring / OVERLAP)}, reducers don't shorten the step."
     if limit is None:
         return hidden
-    pays = f"pay for themselves if a step computes for more than {seconds(least)} and less than {seconds(limit)}"
+    pays = f"pay for themselves if a step's compute time is between {seconds(least)} and {seconds(limit)}"
     return f"Reducers {pays if least < limit else 'never pay for themselves'}. {hidden}"

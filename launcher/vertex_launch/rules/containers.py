@@ -155,7 +155,7 @@ def image_fits(job: Job, context: RuleContext) -> Findings:
         small, hardware = f"{context.settings.image}{CPU}", _kind(image)[1]
         with_gpus = [one for one in job.pools if one.accelerator and image_of(one) == image]
         if with_gpus and (hardware == "cpu" or image == small):
-            cure = "use an image for GPUs, or machines without GPUs" if hardware else f"use {context.settings.image}"
+            cure = "use a GPU image, or use machines without GPUs" if hardware else f"use {context.settings.image}"
             yield Finding(image_at(with_gpus[0]), "the machine has GPUs, but this image doesn't contain CUDA", cure)
         if hardware == "gpu" and not with_gpus:
             yield Finding(

@@ -12,7 +12,7 @@ REQUIRED = {"containerSpec": ["imageUri"], "pythonPackageSpec": ["executorImageU
 def one_chief(job: Job, context: RuleContext) -> Findings:
     """Pool 0 must be the chief, with exactly one replica."""
     if job.chief is None:
-        yield Finding("workerPoolSpecs[0]", "is missing or empty", "describe the chief in pool 0, with replicaCount: 1")
+        yield Finding("workerPoolSpecs[0]", "is missing or empty", "define the chief in pool 0, with replicaCount: 1")
     elif job.chief.replica_count != 1:
         fault = f"the value must be 1 for the chief, not {job.chief.replica_count}"
         yield Finding(job.chief.at("replicaCount"), fault, "set it to 1 and put all other replicas in pool 1")

@@ -236,6 +236,8 @@ def test_a_damaged_checkpoint_is_not_exported(tmp_path: Path) -> None:
     folder = whole(tmp_path, 50)
     damage(folder / "weights")
     job = Job(Config(steps=50), Storage(model=tmp_path / "model", checkpoints=tmp_path), tmp_path / "shards")
-    with pytest.raises(TrainerError, match=r"step-000000050 is not exported: weights is damaged: .*; run again"):
+    with pytest.raises(
+        TrainerError, match=r"step-000000050 wasn't exported: weights is damaged: .*; run the job again"
+    ):
         export.finish(job, Answers([]))
     assert not (tmp_path / "model").exists()

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.proof
 FRAMEWORK = "torch" if find_spec("torch") else "tensorflow"
 STRATEGIES = {"torch": ["ddp", "fsdp"], "tensorflow": ["multi_worker_mirrored"]}[FRAMEWORK]
 DRAWN = (
-    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or store the values"
+    "in build() of trainer/model.py, draw all random values from the generators that --seed seeds, or store the values"
     " in the state dict"
 )
 BUILD = """

@@ -47,7 +47,7 @@ def test_all_phases_are_the_whole_time_and_what_trained_is_the_goodput(monkeypat
         clock.begin(phase)
         now += seconds
     clock.begin("export")
-    assert str(clock) == "goodput 60%: 6.0 of 10.0 s trained; start 2.0, data 0.5, export 1.5"
+    assert str(clock) == "goodput 60%: 6.0 of 10.0 s spent on training; start 2.0, data 0.5, export 1.5"
     assert (clock.goodput, sum(clock.seconds.values())) == (0.6, 10.0)
 
 

@@ -107,7 +107,7 @@ def test_the_job_file_and_the_local_vertex_look_for_it_where_it_is_put(made: Pac
     [
         ("", "the file doesn't describe a package"),
         ("[project", "the file doesn't describe a package"),
-        ('[project]\nname = "a b"\nversion = "1"\n', "setuptools can't pack this folder: "),
+        ('[project]\nname = "a b"\nversion = "1"\n', "setuptools can't build a package from this folder: "),
     ],
 )
 def test_a_description_that_is_none_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:

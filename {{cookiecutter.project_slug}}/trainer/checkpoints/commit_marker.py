@@ -186,7 +186,7 @@ def exportable(root: Path, step: int) -> Path:
     folder = numbered(root, step)
     if problem := why_corrupt(folder):
         raise TrainerError(
-            f"{folder} is not exported: {problem}; run the job again to resume from the previous checkpoint"
+            f"{folder} wasn't exported: {problem}; run the job again to resume from the previous checkpoint"
         )
     return folder
 

@@ -103,11 +103,11 @@ class Clock:
     def __str__(self) -> str:
         """Format the goodput, and the seconds of each phase.
 
-        Example: `goodput 83%: 259.0 of 312.1 s trained; start 12.3, roll call 3.0, data 4.2, ...`
+        Example: `goodput 83%: 259.0 of 312.1 s spent on training; start 12.3, roll call 3.0, data 4.2, ...`
         """
         rest = ", ".join(f"{phase} {taken:.1f}" for phase, taken in self.seconds.items() if phase != TRAINING)
         whole = sum(self.seconds.values())
-        return f"goodput {self.goodput:.0%}: {self.seconds[TRAINING]:.1f} of {whole:.1f} s trained; {rest}"
+        return f"goodput {self.goodput:.0%}: {self.seconds[TRAINING]:.1f} of {whole:.1f} s spent on training; {rest}"
 
 
 class Slowest:

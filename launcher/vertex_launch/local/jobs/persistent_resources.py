@@ -77,7 +77,7 @@ class PersistentResources(Records):
         parent, _, id = name.rsplit("/", 2)
         resource = self._completed(parent, id, PersistentResource(merged))
         if changed.keys() - CHANGEABLE or _fixed(resource) != _fixed(stored):
-            cure = "change only labels, displayName, or the replica counts of pools, or create a new resource"
+            cure = "change only labels, displayName, and the replica counts of pools, or create a new resource"
             refuse([Finding("updateMask", f"the other fields of {name} can't be changed", cure)])
         updated = self._store.update(name, **{**changed, "resourcePools": resource["resourcePools"]})
         self._jobs.dispatch()

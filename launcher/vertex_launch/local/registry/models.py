@@ -219,7 +219,7 @@ class Models(Collection):
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
             cure = "save the model in that folder. A training job must save the model in the folder in AIP_MODEL_DIR"
-            raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty and doesn't contain a model; {cure}")
+            raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty, so it doesn't contain a model; {cure}")
         return folder
 
     def _versions(self, model: str) -> Sequence[Resource]:

@@ -101,4 +101,4 @@ def test_a_wrong_flag_is_one_phrase_that_names_it(config: Config, words: str) ->
 def test_what_is_shown_is_what_the_images_show_and_what_the_model_sees() -> None:
     batch = data.collate([GRAY, GRAY._replace(label=3)], Config())
     shown = data.show(lambda inputs: np.eye(10)[[7] * len(inputs)], batch)
-    assert shown == "held-out images show 7 3, and the model sees 7 7"
+    assert shown == "held-out labels are 7 3, and predictions are 7 7"

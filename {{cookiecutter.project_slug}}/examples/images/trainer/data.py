@@ -100,7 +100,7 @@ def counts(config: DataFlags, example: Batch) -> dict[str, int]:
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
     """Describe in a sentence what the exported model predicts for some held-out samples."""
     shown, seen = (" ".join(map(str, labels)) for labels in (batch.labels, np.argmax(answer(batch.inputs), axis=1)))
-    return f"held-out images show {shown}, and the model sees {seen}"
+    return f"held-out labels are {shown}, and predictions are {seen}"
 
 
 def digits() -> dict[str, list[Sample]]:

@@ -103,7 +103,9 @@ def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Hear
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
         loss = heartbeat.loss()
-        said = f"{name} was aborted by SIGABRT, after a lost peer or because of an error in the lines above\n{loss}"
+        said = (
+            f"{name} was aborted by SIGABRT, because a peer was lost or because of an error in the lines above\n{loss}"
+        )
         return PeerError(said, **loss.event)
     if failure.exitcode == LostPeerError.exit_code:
         return heartbeat.loss()

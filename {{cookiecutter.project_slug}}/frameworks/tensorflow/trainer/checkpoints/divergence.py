@@ -21,7 +21,7 @@ from trainer.vertex.errors import PeerError, TrainerError
 SAMPLES = 32  # the number of samples whose losses are compared
 EXACT, ROUNDED = 1e-3, 2e-2  # largest difference between losses, in float32 and in lower precision
 DRAWN = (
-    "in build() of trainer/model.py, draw all random values from the generators that --seed sets, or store the values"
+    "in build() of trainer/model.py, draw all random values from the generators that --seed seeds, or store the values"
     " in the state dict"
 )
 CURE = (

@@ -27,7 +27,7 @@ class ModelFlags(DataFlags):
     """The flags for the model and for the data, which are part of Config."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size. The sizes have about 0.2, 21, 86, 303, and 1,208 million parameters."""
+    """Model size. From smallest to largest, the models have about 0.2, 21, 86, 303, and 1,208 million parameters."""
     patch: int = 2
     """Side of a square patch, in pixels. The image's height and width must be divisible by this number."""
 

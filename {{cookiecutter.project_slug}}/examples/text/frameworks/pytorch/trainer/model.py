@@ -25,7 +25,7 @@ class ModelFlags(DataFlags):
     """The flags for the model and for the data, which are part of Config."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
-    """Model size. The sizes have about 0.2, 21, 85, 302, and 1,208 million parameters."""
+    """Model size. From smallest to largest, the models have about 0.2, 21, 85, 302, and 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
