@@ -24,8 +24,8 @@ SLOWER = 1000  # the pause is at least 1/1000 of the time since the last replica
 LOOKS = 3  # how many samples of all processes are required before a missing connection counts
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
 ALONE = (
-    "The training processes of different worlds weren't connected. Unless they exchange only files, each world trained a"
-    " separate model. To train one model, use a strategy that reads TF_CONFIG, or start the script with"
+    "The training processes of different worlds weren't connected. Unless they exchange only files, each world trained"
+    " a separate model. To train one model, use a strategy that reads TF_CONFIG, or start the script with"
     " torchrun --nnodes=$(WORLD_SIZE) --node-rank=$(RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)"
 )
 ITSELF = (
