@@ -205,7 +205,7 @@ def test_no_plan_counts_on_gpudirect_which_the_image_must_bring(kind: str) -> No
         (job("n1-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 3), 0.2, BERT_LARGE, "reduction servers require GPUs"),
         (job("a2-highgpu-8g", A100, 8, 8), 2.0, BERT_LARGE, "the job is compute-bound"),
         (job("a2-highgpu-8g", A100, 8, 8), 0.2, 5e7, "too small: a ring all-reduces 50 MB in 8.24 ms"),
-        (job("a2-highgpu-8g", A100, 8, 8), 1e-6, 1e6, "but 126 hops of a ring of 64 take about 2.52 ms"),
+        (job("a2-highgpu-8g", A100, 8, 8), 1e-6, 1e6, "the latency of 126 hops in a ring of 64 GPUs is about 2.52 ms"),
     ],
     ids=["one machine", "no GPUs", "bound by computing", "small gradients", "tiny gradients"],
 )
@@ -460,7 +460,7 @@ def test_too_large_a_batch_is_cured_by_micro_batches_that_fit() -> None:
 def test_too_large_a_model_is_cured_by_sharding_it_or_not_at_all() -> None:
     large = replace(WORKLOAD, parameter_bytes=20 * 10**9, gradient_bytes=20 * 10**9, optimizer_bytes=40 * 10**9)
     assert "sharded across all 64 GPUs, with 1.3 GB on each" in memory.remedy(large, 64, CARD)
-    assert "sharding over all GPUs isn't enough" in memory.remedy(large, 2, CARD)
+    assert "sharding across all GPUs isn't enough" in memory.remedy(large, 2, CARD)
 
 
 def test_computing_is_estimated_from_the_gpus_peak() -> None:

@@ -151,7 +151,7 @@ def test_an_image_that_may_not_be_looked_at_is_a_warning(google: Google, service
     google.there["/v2/p/training/trainer/manifests/1"] = 403
     (warning,) = told(look(job(), service))
     assert warning.startswith("warning: workerPoolSpecs[0].containerSpec.imageUri: you can't read the image (403")
-    assert warning.endswith("reading it requires roles/artifactregistry.reader")
+    assert warning.endswith("reading an image requires roles/artifactregistry.reader")
 
 
 @pytest.mark.parametrize("built", ["ffffffffffff", "ffffffffffff-dirty"])

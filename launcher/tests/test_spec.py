@@ -324,7 +324,7 @@ def test_what_is_no_small_text_file_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "# " + "x" * 2**20, "large.yaml")
     assert "this path is a folder" in str(refusal(tmp_path))
     assert "can't be read" in str(refusal(write(tmp_path, GOOD) / "job.yaml"))
-    assert "is not UTF-8" in str(refusal(tmp_path / "utf16.yaml"))
+    assert "isn't valid UTF-8" in str(refusal(tmp_path / "utf16.yaml"))
     assert "larger than 1 MiB" in str(refusal(tmp_path / "large.yaml"))
 
 
