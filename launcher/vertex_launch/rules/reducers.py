@@ -27,7 +27,7 @@ def _trainers(context: RuleContext, job: Job) -> list[Pool]:
 @rule_of_pool("reducer-pool", "error", "documented", "distributed-training")
 def in_pool_2(pool: Pool, context: RuleContext) -> Findings:
     """The reduction server must run only in pool 2.
-    Otherwise: Vertex AI treats the reducers as training replicas."""
+    Otherwise: The reducers run as training replicas."""
     if pool.reduces and pool.index != REDUCERS:
         fault = "the reduction server's image must run in pool 2"
         yield Finding("containerSpec.imageUri", fault, "move this pool to workerPoolSpecs[2]")

@@ -55,7 +55,8 @@ def region_named(job: Job, context: RuleContext) -> Findings:
 def region_spelled(job: Job, context: RuleContext) -> Findings:
     """The name of the region should consist of a continent, a direction and a number, like the names of all known
     regions.
-    Otherwise: Vertex AI may not have an endpoint for this region. Jobs may not run in the multi-regions us and eu."""
+    Otherwise: Vertex AI might not have an endpoint for this region. It isn't verified whether jobs can
+    run in the multi-regions us and eu."""
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
         several = (
