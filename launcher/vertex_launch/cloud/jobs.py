@@ -142,8 +142,8 @@ def found_no_machines(job: Resource) -> bool:
 def withdraw(service: Service, name: str) -> Resource:
     """Cancel a job, wait until the job has ended, and return the job.
 
-    Raises FaultError if the job doesn't end in time. After this error, don't submit another job, because both jobs might
-    run at the same time.
+    Raises FaultError if the job doesn't end in time. After this error, don't submit another job, because both jobs
+    might run at the same time.
     """
     with contextlib.suppress(FailedPrecondition):  # the job has just ended by itself
         service.cancel(name)
