@@ -277,7 +277,7 @@ def test_without_gcloud_it_says_where_to_get_it(folder: Path) -> None:
     done = setup(folder, PATH=str(folder))
     assert done.returncode == 1
     assert done.stderr.startswith(
-        "gcloud isn't installed; install it: https://cloud.google.com/sdk/docs/install; --dry-run"
+        "gcloud isn't installed; install it: https://cloud.google.com/sdk/docs/install; to print"
     )
 
 

@@ -221,7 +221,7 @@ def test_a_quota_that_is_used_up_comes_with_the_line_that_asks_for_more() -> Non
     metric = "compute.googleapis.com/a2_cpus"
     with pytest.raises(CloudError) as told, google_errors(SETTINGS):
         raise TooManyRequests(f"The following quotas are exceeded: {metric}")
-    assert "request more: gcloud beta quotas preferences create --service=compute.googleapis.com" in str(told.value)
+    assert "more quota: gcloud beta quotas preferences create --service=compute.googleapis.com" in str(told.value)
     assert f"--filter=metric={metric} " in str(told.value)
     assert str(told.value).endswith(" --preferred-value=COUNT --dimensions=region=europe-west4")
 

@@ -42,7 +42,7 @@ class CloudOptions(ProjectOptions):
     """
 
     def where(self) -> tuple[Settings, str]:
-        """Return the settings and the URL of the local Vertex. For Google Cloud, the URL is ""."""
+        """Return the settings and the URL of the local Vertex. If the command uses Google Cloud, the URL is ""."""
         settings, endpoint = self.settings(), os.environ.get("VERTEX_ENDPOINT", "")
         if endpoint:
             require_local(endpoint)
@@ -64,6 +64,6 @@ class SentJobOptions(CloudOptions):
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:
-        """Yield the service and the selected job. Errors are converted in the same way as in `cloud`."""
+        """Yield the service and the selected job. Convert errors from Google Cloud, like the `cloud` method."""
         with self.cloud() as service:
             yield service, jobs.find(service, self.job)

@@ -39,7 +39,7 @@ console, lasting, errors = Console(**PLAIN), Lasting(**PLAIN), Console(stderr=Tr
 def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
     """Check a job file with each of the given settings, and return one job for each of the settings.
 
-    Print each finding once. If the job file has an error, exit with code 1.
+    Print each finding of the rules once. If the job file has an error, exit with code 1.
     """
     project = training.project(Path(), date.today())
     examined = [checks.examine(path, settings, project) for settings in places]

@@ -142,7 +142,7 @@ def found_no_machines(job: Resource) -> bool:
 def withdraw(service: Service, name: str) -> Resource:
     """Cancel a job, wait until the job has ended, and return the job.
 
-    Raises FaultError if the job doesn't end in time. The caller must not submit another job then, because both jobs
+    Raises FaultError if the job doesn't end in time. After this error, don't submit another job, because both jobs
     might run at the same time.
     """
     with contextlib.suppress(FailedPrecondition):  # the job has just ended by itself

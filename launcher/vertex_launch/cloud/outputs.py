@@ -87,9 +87,9 @@ def _output(job: Resource, kept: str) -> str:
 
 
 def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]:
-    """Yield the relative name and the client object of each file in a folder of a bucket.
+    """Yield the relative name and the blob of each object in a folder of a bucket.
 
-    Raises FaultError if the name of a file isn't a valid local filename.
+    Raises FaultError if the name of an object isn't a valid local filename.
     """
     bucket, _, prefix = f"{address.rstrip('/')}/".removeprefix("gs://").partition("/")
     options = ClientOptions(api_endpoint=service.endpoint) if service.endpoint else None  # type: ignore[no-untyped-call, unused-ignore]

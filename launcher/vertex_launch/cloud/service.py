@@ -69,7 +69,7 @@ class Service:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
     def objects(self, bucket: str, **query: str) -> Iterator[Resource]:
-        """Yield the objects of a bucket in order, from up to MOST_PAGES pages of the list.
+        """Yield the objects of a bucket in order. Read at most MOST_PAGES pages of results.
 
         Source: Cloud Storage JSON API, Objects: list.
         """

@@ -65,7 +65,7 @@ def ring(size: float, machines: Machines, members: int, mtu: int = VPC_MTU) -> A
 def by_reducers(size: float, machines: Machines, count: int, gbps: float, mtu: int = VPC_MTU) -> AllReduce:
     """Return the cost of an all-reduce of `size` bytes with `count` reducers.
 
-    The network card that takes longer, in a machine or in a reducer, determines the transfer time.
+    The slower transfer, through a machine's or a reducer's network card, determines the transfer time.
     """
     sent = size if machines.count > 1 else 0.0
     of_a_reducer = sent * machines.count / count
