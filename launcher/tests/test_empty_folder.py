@@ -66,7 +66,7 @@ def test_check_finds_nothing_where_nothing_is_known(folder: Path) -> None:
 def test_check_compares_with_what_flags_and_variables_say(folder: Path) -> None:
     done = launch(folder, "check", "job.yaml", "--region", "us-central", "--bucket", "mine", VERTEX_IMAGE="mine:1")
     assert done.returncode == 1
-    for said in ('"us-central", from --region,', "the bucket that --bucket names", "the image that VERTEX_IMAGE names"):
+    for said in ('"us-central" from --region', "the bucket that --bucket", "the image that VERTEX_IMAGE specifies"):
         assert said in done.stderr
 
 
