@@ -51,8 +51,9 @@ The tables have these columns:
 
 - *Named* is the replica that appears in the line `Job failed: ...` or in the sentence after this line.
 - *Resumed* is the step from which the job resumed after a restart or in the next run.
-- *Seconds* is the duration of the run with the fault. Two test cases ran at the same time on shared CPU cores. """
-  TABLE = """
+- *Seconds* is the duration of the run with the fault. Two test cases ran at the same time on shared CPU cores.
+"""
+TABLE = """
 ## {framework}, {strategy}
 
 | Fault | Result | Named | Resumed | Seconds | Guarantee |
