@@ -17,28 +17,29 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 HEAD = """\
 # How jobs handle faults
 
-`nox -s faults` generates this page. {kept} of {count} simulated cases meet the guarantee for jobs with faults. Each
-case is a job of 60 steps that saves a checkpoint every {interval} steps. The flag
-[`--fault`](../launcher/docs/rehearse.md) simulates a fault in one replica. If the job fails, the test runs the job
+`nox -s faults` generates this page. {kept} of {count} test cases meet the guarantee for jobs with faults. Each test
+case is a job that trains for 60 steps and saves a checkpoint every {interval} steps. The
+[`--fault`](../launcher/docs/rehearse.md) flag simulates a fault in one replica. If the job fails, the test runs the job
 again without the fault.
 
 The guarantee consists of four rules:
 
-- No job hangs. The test treats a job as hanging if the job runs for {deadline} s.
+- No job hangs. If a job runs for {deadline} s, the test treats the job as hanging.
 - No job fails silently.
-- The launcher names the faulty replica within {named_in} s of the fault, in the first lines after the job ends.
-- The next run resumes from the last checkpoint.
+- The launcher names the faulty replica within {named_in} s of the fault. The name is in the first lines that the
+  launcher prints after the job ends.
+- The next run resumes from the latest checkpoint.
 
-Some faults are changes to the project's code on one replica (`tests/matrix/changes.py`):
+Some faults change the project's code on one replica (`tests/matrix/changes.py`):
 
-- `hangs-...` makes a process of the replica hang in a function.
-- `another-...` and `a-sample-less` change the replica's data or state. Without a check in the trainer, the job would
-  continue, but its result would be wrong.
+- `hangs-...` makes one of the replica's processes hang in a function.
+- `another-...` and `a-sample-less` change the replica's data or state. Without a check in the trainer, a job with this
+  fault would continue, but the job's result would be wrong.
 
-The tests don't include a TensorFlow chief that hangs while it writes a checkpoint, because the other replicas would
+The tests don't make a TensorFlow chief hang while the chief writes a checkpoint, because the other replicas would then
 wait for a day.
 
-Tests of the trainer cover faults that `--fault` can't simulate:
+The trainer's tests cover faults that `--fault` can't simulate:
 
 - NaN and infinite values (`test_nonfinite.py`)
 - two jobs with the same output folder (`test_lease.py`)
@@ -48,10 +49,9 @@ Tests of the trainer cover faults that `--fault` can't simulate:
 
 The tables have these columns:
 
-- *Named* is the replica in the line `Job failed: ...` or in the sentence after this line.
-- *Resumed* is the step that the job resumed from, after a restart or in the next run.
-- *Seconds* is the duration of the run with the fault. During the measurement, two cases ran simultaneously on shared
-  cores.
+- *Named* is the replica that appears in the line `Job failed: ...` or in the sentence after this line.
+- *Resumed* is the step from which the job resumed after a restart or in the next run.
+- *Seconds* is the duration of the run with the fault. Two test cases ran at the same time on shared CPU cores.
 """
 TABLE = """
 ## {framework}, {strategy}
