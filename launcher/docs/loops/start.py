@@ -1,6 +1,6 @@
 """Run a training script with torchrun on each machine: python start.py SCRIPT ARGS.
 
-If a peer was lost, the exit code is 75. Otherwise, it is the script's exit code.
+If a peer was lost, this script exits with code 75. Otherwise, this script exits with the training script's exit code.
 """
 
 import os
@@ -19,7 +19,7 @@ LOST = re.compile("/gloo/|Gloo connectFullMesh failed|ncclRemoteError|key-value 
 
 
 def run_script(argv: list[str]) -> None:
-    """Run the training script in a process that torchrun has started."""
+    """Run the training script in a process that torchrun started."""
     sys.argv, sys.path[0] = argv, os.path.dirname(os.path.abspath(argv[0]))
     try:
         runpy.run_path(argv[0], run_name="__main__")
@@ -30,7 +30,7 @@ def run_script(argv: list[str]) -> None:
 
 
 def start(argv: list[str]) -> None:
-    """Run torchrun, which starts a process for each GPU, or one process if there is no GPU."""
+    """Run torchrun with one process for each GPU. If the machine doesn't have a GPU, use one process."""
     gpus = torch.cuda.device_count()
     if not gpus:  # otherwise, each process of Accelerate or the transformers Trainer would train alone
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")

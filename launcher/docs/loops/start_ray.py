@@ -1,6 +1,6 @@
 """Start Ray on each machine, and run a training script on the chief: python start_ray.py SCRIPT ARGS.
 
-If a peer was lost, the exit code is 75.
+If a peer was lost, this script exits with code 75.
 """
 
 import os
@@ -19,13 +19,13 @@ LOST = re.compile("/gloo/|ncclRemoteError|key-value store|The actor .*(died|dead
 
 
 def start(*words: str) -> int:
-    """Start Ray with this machine's hostname, because otherwise Ray would guess an address."""
+    """Start Ray with this machine's hostname, so that Ray doesn't guess an address."""
     name = f"--node-ip-address={os.environ['HOSTNAME']}"
     return subprocess.run(["ray", "start", name, "--disable-usage-stats", *words]).returncode
 
 
 def run_script(argv: list[str]) -> None:
-    """Run the training script, in which Ray Train waits for the other machines."""
+    """Run the training script. Ray Train waits for the other machines."""
     start("--head", "--port=6379")
     ray.init(address=HEAD)
     sys.argv = argv

@@ -1,4 +1,4 @@
-"""Trains with Accelerate."""
+"""Train a model with Accelerate."""
 
 import argparse
 import json

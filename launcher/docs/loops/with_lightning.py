@@ -1,4 +1,4 @@
-"""Trains with Lightning's Trainer."""
+"""Train a model with Lightning's Trainer."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Trains with PyTorch's DistributedDataParallel."""
+"""Train a model with PyTorch's DistributedDataParallel."""
 
 import argparse
 import json

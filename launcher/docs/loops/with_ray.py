@@ -1,4 +1,4 @@
-"""Trains with Ray Train."""
+"""Train a model with Ray Train."""
 
 import argparse
 import os

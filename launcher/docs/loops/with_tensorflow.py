@@ -1,4 +1,4 @@
-"""Trains with TensorFlow's MultiWorkerMirroredStrategy."""
+"""Train a model with TensorFlow's MultiWorkerMirroredStrategy."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Trains with the Trainer of the transformers library."""
+"""Train a model with the transformers Trainer."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ class Waves(nn.Module):
 
 
 class Report(TrainerCallback):
-    """Print the step, because the Trainer's own output doesn't contain the step."""
+    """A callback that prints each step, because the Trainer's own output doesn't contain the step."""
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and "loss" in kwargs["logs"]:
