@@ -1,6 +1,6 @@
 """Reads the metric file of a trial. In cloudml-hypertune's format, each JSON line contains one metric at one step.
 
-The cloudml-hypertune library rewrites the file for each report and keeps the last 100 lines. Other programs may only
+The cloudml-hypertune library rewrites the file for each report and keeps the last 100 lines. Some other programs only
 append to the file.
 """
 
@@ -18,7 +18,7 @@ from vertex_launch.untrusted import jsons
 from vertex_launch.untrusted.regular_file import LARGEST, open_regular
 
 HEAD = 256  # bytes that contain the first report's time; if they change, the file was rewritten
-CHUNK = 2**22  # how many bytes to read at a time while a trial runs, which takes 0.3 s
+CHUNK = 2**22  # how many bytes to read at a time while a trial runs; reading them takes 0.3 s
 CURE = 'write lines such as {"global_step": 1, "timestamp": 0.5, "loss": 0.25}'
 NO_METRICS = ("checkpoint_path", "global_step", "timestamp", "trial")  # keys of a line that aren't metrics
 SHOWN, LONGEST = 3, 40  # the maximum numbers of names, and of characters in a name or value
@@ -119,9 +119,9 @@ def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measureme
 
 
 def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Measurement | None]:
-    """Return the metric names in a line and the line's measurement, or None as the measurement.
+    """Return the metric names in a line and the line's measurement.
 
-    The measurement is None if the line contains no metric in `ids`. Raises ValueError if the line isn't valid.
+    The measurement is None if the line doesn't contain a metric in `ids`. Raises ValueError if the line isn't valid.
     """
     try:
         entry = jsons.loads(line or b"{}")

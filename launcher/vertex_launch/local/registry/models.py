@@ -34,7 +34,8 @@ ID = re.compile("[a-z_][a-z0-9_-]{0,62}")
 ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 EXPORT_FORMAT = "custom-trained"
 
-# Fields that clients can change in all versions of a model (False) or in one (True). Source: UpdateModelRequest.
+# Fields that clients can change in all versions of a model (False) or in one version (True). Source:
+# UpdateModelRequest.
 CHANGEABLE = {False: ("displayName", "description", "labels"), True: ("versionDescription", "labels")}
 NOT_COPIED = {"versionAliases", "etag", *map(camel, Collection.output_only)}
 # Fields that Vertex AI sets for a model with a container; inferred from public outputs of `models describe`.
@@ -133,7 +134,7 @@ class Models(Collection):
         return [self._as_model(version, versioned=True) for version in reversed(self._versions(model))]
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Change all versions of a model. If `name` is NAME@VERSION, change only this version.
+        """Change all versions of a model. If `name` is NAME@VERSION, change only that version.
 
         Raises ApiError if `changed` contains a field that can't be changed.
         """

@@ -57,7 +57,10 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
 
 
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
-    """Return an experiment's scalars as (step, value), keyed by TAG for the run `root` and RUN/TAG for other runs."""
+    """Return an experiment's scalars as (step, value).
+
+    The key is TAG for the run `root`, and RUN/TAG for any other run.
+    """
     found = {}
     for run in store.list(experiment, "runs"):
         prefix = "" if id_of(run["name"]) == root else f"{run.get('displayName', '')}/"

@@ -52,10 +52,10 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
-    """Return the TCP connections of these processes, and map both ends of each connection to the owner of its socket.
+    """Return the TCP connections of these processes, mapped to the processes that own the sockets at both ends.
 
-    Connections on this machine that were closed within the last minute are also included. These connections map to
-    None.
+    Connections on this machine that were closed within the last minute are also included. These connections are mapped
+    to None.
     """
     owners, found = _sockets(members), dict[Ends, Member | None]()
     for family, ipv4 in IPV4.items():

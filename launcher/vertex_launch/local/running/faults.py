@@ -109,7 +109,7 @@ def _listening(replica: Replica) -> Replica:
 def step_of(line: str) -> int:
     """Return the step in a printed line: the field `step` of a JSON line, or a text such as `step 20`.
 
-    Otherwise, return 0.
+    Return 0 if the line doesn't contain a step.
     """
     step, match = payload(line).get("step"), STEP.search(message(line))
     return step if isinstance(step, int) else int(match[1]) if match else 0

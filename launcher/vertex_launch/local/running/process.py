@@ -53,7 +53,8 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 class Process:
     """The process of a replica that was started.
 
-    When the process exits, another thread calls `report` once. Raises FaultError if the system can't start the process.
+    When the process exits, a separate thread calls `report` once. Raises FaultError if the system can't start the
+    process.
     """
 
     def __init__(self, replica: Replica, logs: Path, show: Show, isolation: Isolation, report: Report) -> None:
@@ -103,7 +104,7 @@ class Process:
         self._order(b"\0%s\n" % os.fsencode(terminal))
 
     def wait(self, seconds: float) -> None:
-        """Wait until the process exits, but at most this number of seconds."""
+        """Wait at most this number of seconds until the process exits."""
         self._waiter.join(timeout=seconds)
 
     def let_go(self) -> None:

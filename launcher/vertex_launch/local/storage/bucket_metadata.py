@@ -2,7 +2,7 @@
 
 The JSON file with a bucket's metadata and policy is outside the bucket's folder.
 
-The local Vertex doesn't enforce a bucket's metadata and policy. Every caller has all permissions, objects have one
+The local Vertex doesn't enforce a bucket's metadata or policy. Every caller has all permissions, objects have one
 version, and lifecycle rules don't have an effect.
 Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
 """
@@ -135,7 +135,7 @@ def _is_binding(binding: Any) -> bool:
 
 
 def _etag(metageneration: str) -> str:
-    """Return the etag of a metageneration.
+    """Return the etag for a metageneration.
 
     If the metageneration is "", return "". The etag is in base64, because gcloud requires base64.
     """

@@ -121,5 +121,5 @@ def _bytes(response: Any) -> bytes:
 
 
 def _snake(name: str) -> str:
-    """Convert a name to snake case, such as CreateCustomJob to create_custom_job."""
+    """Convert a name to snake case. For example, convert CreateCustomJob to create_custom_job."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
