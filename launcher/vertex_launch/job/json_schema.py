@@ -25,7 +25,7 @@ Schema = dict[str, Any]
 
 FREE_TYPES = {"": {}, "a mapping": {"type": "object"}, "a list": {"type": "array"}}
 
-# One attribute in a message's docstring: `name (type):` and its first paragraph, which is indented.
+# One attribute in a message's docstring: `name (type):` and the attribute's first paragraph, which is indented.
 ATTRIBUTE = re.compile(r"^ {4}(\w+) \(.+\):\n((?: {8}.+\n?)+)", re.MULTILINE)
 MARKUP = (
     (re.compile(r"`([^`<]+?)\s*<[^>]*>`__?"), r"\1"),  # `text <address>`__

@@ -33,7 +33,7 @@ FOR_TEXT |= dict.fromkeys(
     ("DiscreteValueCondition", "IntValueCondition"),
     "for text, use parentCategoricalValues under the parameter that has these values",
 )
-BETA = aliases.FACTS["beta"]  # fields that only v1beta1 has, by message, each with a cure
+BETA = aliases.FACTS["beta"]  # fields that exist only in v1beta1, keyed by message, each with a solution
 LINES_SHOWN = 3  # of a repeated key
 NAMES = ("string", "double", "float", "int64", "enum")
 SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}

@@ -207,7 +207,7 @@ def _drop_empty(message: Any) -> None:
     """Clear each submessage that doesn't contain a value.
 
     For example, an encryptionSpec of {} is equivalent to a missing encryptionSpec. The items of a list are never
-    cleared. Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage has a meaning.
+    cleared. Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage is meaningful.
     For example, an empty RaySpec requests a Ray cluster.
     """
     for part, value in message.ListFields():

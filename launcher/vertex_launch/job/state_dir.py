@@ -21,7 +21,7 @@ class StateDir:
 
     @property
     def buckets(self) -> Path:
-        """The folder that contains a folder for each bucket, like /gcs on Vertex AI."""
+        """The folder that contains a folder for each bucket, as /gcs does on Vertex AI."""
         return self.folder.absolute() / "gcs"
 
     @property

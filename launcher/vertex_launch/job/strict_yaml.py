@@ -26,7 +26,7 @@ CLEARER = {  # the start of PyYAML's message -> a clearer message
 VALUES_LIMIT = 100_000  # in YAML, with all aliases expanded
 JSON_LIMIT = 10_000  # values in one request, so that its job is checked within a second
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # a string in JSON
-PART = re.compile(r"[^.\[\]]+")  # one part of a place
+PART = re.compile(r"[^.\[\]]+")  # one part of a path
 
 
 class Scalar(str):

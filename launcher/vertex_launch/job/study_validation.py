@@ -200,7 +200,7 @@ def _with_children(node: _Node) -> Iterator[_Node]:
     yield node
     for index, child in enumerate(node.spec.conditional_parameter_specs):
         if child.parameter_spec.parameter_id == node.spec.parameter_id != "":
-            continue  # `_misplaced` reports it
+            continue  # `_misplaced` reports this problem
         place = f"{node.place}.conditionalParameterSpecs[{index}].parameterSpec"
         conditions = {**node.conditions, node.place: _condition(child)}
         yield from _with_children(_Node(place, child.parameter_spec, conditions))

@@ -73,7 +73,7 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
 
     Args:
         fresh: whether to delete the files that earlier runs left in the job's output folder.
-        whole: the number of replicas in the job file, excluding reducers. `job` may have fewer replicas.
+        whole: the number of replicas in the job file, excluding reducers. `job` may contain fewer replicas.
     """
     introduce(job, whole, console)
     host.remove_left_homes(context.state_dir)

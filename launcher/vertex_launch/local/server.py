@@ -149,7 +149,10 @@ class Vertex:
 
 
 def serve(context: Context, port: int, console: Console) -> None:
-    """Serve until Ctrl-C or SIGTERM, then stop all jobs. Raises FaultError if the state folder or port isn't usable."""
+    """Serve until Ctrl-C or SIGTERM, and then stop all jobs.
+
+    Raises FaultError if the state folder or port isn't usable.
+    """
     import uvicorn  # imported late because tuning jobs that `run` starts don't need a server
 
     listener = _listener(port)

@@ -20,7 +20,7 @@ from vertex_launch.untrusted import jsons
 
 NUMBERED = re.compile(rf"(?<![\w/])projects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")  # not inside a URL
 NAME = re.compile(r"^projects/([^/]+)(?=/locations/[^/]+/(?!keyRings/))")  # the name of a Vertex AI resource
-CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose values stay as the client wrote them
+CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose values aren't translated
 
 
 class Projects:

@@ -49,7 +49,7 @@ class Store:
         self._lock.close()
 
     def new_id(self) -> str:
-        """Return a new numeric ID like the IDs of Vertex AI. Each new ID is larger than all earlier IDs."""
+        """Return a new numeric ID in the format of Vertex AI's IDs. Each new ID is larger than all earlier IDs."""
         with self._changed:
             self._last_id = max(time.time_ns() // 1000, self._last_id + 1)
             return str(self._last_id)

@@ -49,7 +49,7 @@ ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
 DEPENDS = "dependsOnAnother"  # an internal field of a job that ends when its tuning job or pipeline ends
 SHELLS = "webAccessUris"  # the URLs of shells by replica while the job runs
-EVENTS = 1000  # how many of the latest events are kept until they are shown
+EVENTS = 1000  # the maximum number of recent events to keep until the terminal shows them
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # the default maximum wait of FLEX_START jobs; 0 means no limit
 
 

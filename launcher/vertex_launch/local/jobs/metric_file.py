@@ -69,7 +69,8 @@ class MetricFile:
         for file in self.path.parent.glob(f"*{self.path.suffix}"):
             if MetricFile(file, self._ids).read(ended=True):
                 return f"{fault} by the chief, but by {file.stem}. Report the metric from {self.path.stem}."
-        # Inferred: no other file counts, because the service sets the variable and has a folder only for this file.
+        # Inferred: other files aren't read, because the service sets the variable and provides a folder only for this
+        # file.
         # Source: github.com/GoogleCloudPlatform/cloudml-hypertune, hypertune.py and issue 6.
         nowhere = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE, and files in /tmp/hypertune don't count"
         return f"{fault}: {nowhere}. Use cloudml-hypertune, or {CURE} to this file"
@@ -79,7 +80,7 @@ class MetricFile:
         file.seek(self._position)
         data = file.read(CHUNK)
         full = len(data) == CHUNK
-        # The data ends with a complete line if no program writes any more or if the line is longer than a chunk.
+        # The data ends with a complete line if no program is still writing, or if the line is longer than a chunk.
         end = data.rfind(b"\n") + 1 or (len(data) if full else 0)
         end = len(data) if ended and not full else end
         for line in data[:end].splitlines():

@@ -210,6 +210,6 @@ def _builds_wheels() -> bool:
 def _before(path: str | None, folders: Sequence[Path]) -> str:
     """Return a search path that begins with these folders.
 
-    The path contains no empty part, because an empty part would mean the current folder.
+    The path doesn't contain an empty part, because an empty part would mean the current folder.
     """
     return os.pathsep.join([*map(str, folders), *([path] if path else [])])

@@ -76,7 +76,8 @@ def prepare(
         return PreparedJob(tuple(contained), logs, policy, isolated)
     nfs.require_mounts(job, isolated)
     if isolated.hosts:
-        # Google's hostnames direct clients that bypass the proxy to a closed port. The metadata server needs no proxy.
+        # Google's hostnames direct clients that bypass the proxy to a closed port. The metadata server doesn't require
+        # a proxy.
         away = dict.fromkeys(google.names(for_local(context.settings).region), hosts.LOOPBACK) if context.wire else {}
         away |= dict.fromkeys(google.METADATA, context.metadata) if context.metadata else {}
         isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), away))

@@ -23,7 +23,7 @@ from vertex_launch.local.running.namespaces import Isolation
 SHIM_SECONDS = 3  # how long the shim may take to kill all processes after its standard input was closed
 READ_SECONDS = 10  # after an exit, how long to wait for another line
 DRAIN_SECONDS = 600  # after an exit, how long to read lines in total; detached processes may print without end
-NOTES = "notes"  # a file in the log folder with sentences on the job, one for each line
+NOTES = "notes"  # a file in the log folder with sentences about the job, one for each line
 CHUNK = 2**16  # how many bytes of a stream to read at a time
 
 # The severities that Cloud Logging gives to plain lines. Source: output of `stream-logs` in

@@ -115,7 +115,7 @@ class Worlds:
     def _size(self, replica: str) -> int:
         """Return the number of training processes of a replica.
 
-        Processes that only start other processes don't count.
+        Processes that only start other processes aren't counted.
         """
         linked = [(one, other[0]) for one, other in self.links.values() if one[0] == replica]
         found = {one for one, other in linked if other != replica} or {one for one, _ in linked}

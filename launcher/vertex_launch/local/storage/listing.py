@@ -19,9 +19,9 @@ LARGEST_PAGE = 1000
 
 
 def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], str]:
-    """Return one page of a list: the names, the prefixes, and the token of the next page.
+    """Return one page of a list: the names, the prefixes, and the token for the next page.
 
-    On the last page, the token is "". `query` contains the call's parameters. Unknown parameters are ignored. Raises
+    For the last page, the token is "". `query` contains the call's parameters. Unknown parameters are ignored. Raises
     ApiError if a parameter isn't valid.
     """
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
@@ -72,7 +72,7 @@ def _glob(pattern: str) -> Callable[[str], bool]:
     """Return a function that tests whether a name matches a matchGlob. A * doesn't match a slash, but ** does.
 
     To limit the run time, the function tracks all positions in a name that the pattern can reach. A regular expression
-    would try the positions one after another.
+    would backtrack through these positions.
     """
     if len(pattern) > LONGEST_NAME:
         raise bad_request(f"matchGlob has more than {LONGEST_NAME} characters; shorten it.")

@@ -47,7 +47,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
 def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
     """Start an upload session, and return its URL.
 
-    The URL contains the session's whole state, so that a session is still valid after a restart of the server.
+    The URL contains the session's entire state, so that the session is still valid after the server restarts.
     """
     about: Mapping[str, Any] = call.json()
     name = _name(call, about)

@@ -1,10 +1,10 @@
 """Gives a replica a private file system like that of a container, which is discarded when the replica exits.
 
-The root of the replica's file system is a new folder. Each folder that the current user owns gets a layer: an overlay
-that stores changes in the scratch folders. Other folders are mounted without a layer, and the current user can't change
-these folders. Some folders can't have a layer but contain a folder that requires a layer. Such a folder is replaced by
-a new folder with the same entries. Temporary folders such as /tmp are empty. Replicas share the launcher's folder, the
-Python environment, the buckets at /gcs, and NFS mounts.
+The root of the replica's file system is a new folder. Each folder that the current user owns receives a layer, which is
+an overlay that stores changes in the scratch folders. Other folders are mounted without a layer, and the current user
+can't change these folders. Some folders can't have a layer but contain a folder that requires a layer. Such a folder is
+replaced by a new folder with the same entries. Temporary folders such as /tmp are empty. Replicas share the launcher's
+folder, the Python environment, the buckets at /gcs, and NFS mounts.
 """
 
 import contextlib

@@ -43,7 +43,7 @@ class Scratch:
     def close(self) -> None:
         """Remove the folders."""
         self._ours.shutdown(socket.SHUT_WR)
-        self._ours.recv(1)  # returns when the other process ends
+        self._ours.recv(1)  # returns when the other process exits
 
     def layer(self, place: Path) -> Path:
         """Create a layer for the files that a replica writes to a folder. Return the path of the layer."""
