@@ -115,7 +115,7 @@ def project_number(project: str) -> str:
 
 
 def limit(job: Job, count: int) -> Job:
-    """Keep the chief, at most `count` - 1 workers, and all replicas that don't train."""
+    """Return the job with its chief, at most `count` - 1 workers, and all replicas that don't train."""
     spec = CustomJobSpec(job.spec)
     pools = list(spec.worker_pool_specs)
     if len(pools) > WORKERS:

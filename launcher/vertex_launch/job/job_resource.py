@@ -40,13 +40,16 @@ def style(resource: Resource) -> str:
 
 
 def moment(resource: Resource, key: str) -> datetime | None:
-    """Return a time such as startTime. Return None if the resource doesn't contain this time yet."""
+    """Return the value of a time field such as startTime.
+
+    Return None if the resource doesn't contain this field yet.
+    """
     text = resource.get(key)
     return datetime.fromisoformat(text) if text else None
 
 
 def fault(resource: Resource) -> str:
-    """Return why a job failed. Return "" if the job didn't fail."""
+    """Return the reason why a job failed. Return "" if the job didn't fail."""
     return str(resource.get("error", {}).get("message", ""))
 
 
@@ -115,7 +118,7 @@ def machine(pool: Resource) -> str:
 
 
 def stopped_early(study: Resource) -> str:
-    """Return why the study stopped a trial early.
+    """Return the reason why the study stopped a trial early.
 
     In the API, the state of such a trial is SUCCEEDED, because the study uses the trial's metrics.
     """

@@ -35,7 +35,7 @@ MARKUP = (
 
 
 def job_schema() -> Schema:
-    """Return the schema of job files for custom jobs and tuning jobs.
+    """Return the JSON Schema for job files, which define custom jobs or tuning jobs.
 
     If a file contains a key of a tuning job, the schema for tuning jobs applies.
     """

@@ -1,4 +1,4 @@
-"""The local Vertex as a server for the REST APIs of Vertex AI, Cloud Logging and Cloud Storage."""
+"""The local Vertex server, which provides the REST APIs of Vertex AI, Cloud Logging and Cloud Storage."""
 
 import os
 import re

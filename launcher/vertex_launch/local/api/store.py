@@ -114,7 +114,7 @@ class Store:
         return rows
 
     def size(self, name: str) -> int:
-        """Return the total size in bytes of the rows of a resource and of all resources under this resource."""
+        """Return the total size of all rows of a resource and of the resources under it, in bytes."""
         self.get(name)
         return sum(file.stat().st_size for file in (self._folder / name).rglob("*.jsonl"))
 

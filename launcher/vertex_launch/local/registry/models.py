@@ -111,7 +111,7 @@ class Models(Collection):
         return self._as_model(self.version(name), versioned="@" in name)
 
     def version(self, name: str) -> Resource:
-        """Return a model version in the format of the store. Raises ApiError NOT_FOUND if the version doesn't exist."""
+        """Return a model version in the store's format. Raises ApiError NOT_FOUND if the version doesn't exist."""
         model, _, version = name.partition("@")
         for stored in self._versions(model):
             if version == stored["versionId"] or (version or DEFAULT) in stored["versionAliases"]:
@@ -216,7 +216,10 @@ class Models(Collection):
         return _answer("UploadModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
 
     def _folder(self, artifact_uri: str) -> Path:
-        """Return the folder of a model's artifacts. Raises ApiError FAILED_PRECONDITION if the folder is empty."""
+        """Return the folder that contains a model's artifacts.
+
+        Raises ApiError FAILED_PRECONDITION if the folder is empty.
+        """
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
             cure = "save the model in that folder. A training job must save the model in the folder in AIP_MODEL_DIR"

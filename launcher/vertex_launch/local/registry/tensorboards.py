@@ -42,7 +42,7 @@ EPOCH = "1970-01-01T00:00:00Z"
 
 
 def collections(store: Store, bucket: str) -> list[Collection]:
-    """Return all collections of TensorBoards. Clients write images and other blobs to `bucket`."""
+    """Return all TensorBoard collections. Clients write images and other blobs to `bucket`."""
     return [_Boards(store, bucket), _Experiments(store), _Runs(store), _TimeSeries(store)]
 
 
@@ -140,7 +140,7 @@ class _Runs(Records):
 
 
 class _TimeSeries(Records):
-    """Time series, whose display names are unique in a run."""
+    """The time series of TensorBoards. The display name of a time series is unique in its run."""
 
     collection, message = SERIES, TensorboardTimeSeries
     output_only = (*Records.output_only, "metadata")

@@ -101,7 +101,7 @@ def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tup
 
 
 def _listening(replica: Replica) -> Replica:
-    """Return the replica with a PYTHONPATH that makes Python handle the signals in IN_PYTHON."""
+    """Return the replica with a changed PYTHONPATH, so that Python handles the signals in IN_PYTHON."""
     path = filter(None, (str(INJECTED), replica.env.get("PYTHONPATH")))
     return replace(replica, env={**replica.env, "PYTHONPATH": os.pathsep.join(path)})
 

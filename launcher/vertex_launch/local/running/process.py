@@ -123,7 +123,7 @@ class Process:
         self._waiter.join()
 
     def _order(self, order: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the process has just ended or was closed
+        with contextlib.suppress(OSError, ValueError):  # the process has just exited or was closed
             self._orders.write(order)
 
     def _read(self, log: io.RawIOBase, stdout: IO[bytes], stderr: IO[bytes]) -> None:

@@ -2,7 +2,7 @@
 
 Training processes keep their connections open, so regular samples find these connections. A short connection can begin
 and end between two samples. Linux lists a closed connection for one more minute, but doesn't list the owners of the
-connection. Therefore, the replicas of a closed connection are unknown.
+connection. Therefore, the launcher doesn't know which replicas used a closed connection.
 """
 
 import contextlib

@@ -101,7 +101,7 @@ class BucketMetadata:
 
 
 def new(body: Metadata, project: str) -> Metadata:
-    """Return the metadata of a new bucket that a client requests. Raises ApiError if the request isn't valid."""
+    """Return the metadata for a new bucket that a client requests. Raises ApiError if the request isn't valid."""
     storage = {"location": _word(body, "location", "US"), "storageClass": _word(body, "storageClass", "STANDARD")}
     owner = {"projectNumber": project_number(project)} if project else {}  # the SDK rejects other projects' buckets
     times = dict.fromkeys(("timeCreated", "updated"), resource_file.now())

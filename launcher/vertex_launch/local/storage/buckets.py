@@ -1,4 +1,4 @@
-"""Cloud Storage's buckets and objects as plain folders and files.
+"""Stores Cloud Storage's buckets and objects as plain folders and files.
 
 Objects exist only as files. A file that a replica writes is immediately an object, and an uploaded object is a file.
 Therefore, an object has only the properties of a file. The content type of an object depends on its name, and custom
@@ -67,7 +67,7 @@ class Buckets:
             raise ApiError("ABORTED", f"The bucket {bucket} isn't empty; delete its objects first.") from None
 
     def folder(self, bucket: str) -> Path:
-        """Return the folder of a bucket's objects. Raises ApiError if the bucket doesn't exist."""
+        """Return the folder that contains a bucket's objects. Raises ApiError if the bucket doesn't exist."""
         folder = self.root / bucket
         if not BUCKET.fullmatch(bucket) or folder.is_symlink() or not folder.is_dir():
             raise ApiError("NOT_FOUND", f"The bucket {bucket} does not exist; create it first.")

@@ -1,4 +1,4 @@
-"""The part of Cloud Storage's JSON API that google-cloud-storage, gcsfs and gcloud use, with folders as buckets.
+"""The part of Cloud Storage's JSON API that google-cloud-storage, gcsfs and gcloud use. Folders serve as buckets.
 
 Source: Cloud Storage JSON API, reference and "Performing resumable uploads", 2026, and the clients' requests.
 """

@@ -1,4 +1,4 @@
-"""Listing of a bucket's object names in Cloud Storage's order, page by page.
+"""Lists a bucket's object names in Cloud Storage's order, page by page.
 
 Cloud Storage orders objects by their complete names, so "a.txt" comes before "a/b". A recursive scan of the folders
 yields the same order as Cloud Storage.
@@ -40,7 +40,10 @@ def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], 
 
 
 def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str]:
-    """Yield names and prefixes. Names that are equal up to the first delimiter after the prefix become one entry."""
+    """Yield names and prefixes.
+
+    Names that are equal up to the first delimiter after the prefix are combined into one entry.
+    """
     names = (name for name in _names(folder, prefix, start) if name.startswith(prefix) and name >= start)
     return (key for key, _ in itertools.groupby(names, lambda name: _rolled(name, prefix, delimiter) or name))
 
