@@ -44,7 +44,7 @@ def folder_fault(address: str, place: str) -> Finding | None:
 
 
 def name_fault(name: str) -> Finding | None:
-    """Return a finding if an object name isn't valid for a file. Otherwise, return None."""
+    """Return a finding if an object name can't be used as a file path. Otherwise, return None."""
     parts = name.removesuffix("/").split("/")
     try:
         lengths = [len(part.encode()) for part in parts]

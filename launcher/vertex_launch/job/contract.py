@@ -1,4 +1,4 @@
-"""The replicas of a job. Each replica has a command and the exact environment variables that Vertex AI sets.
+"""Determines the command and the environment variables of each replica in a job, exactly as Vertex AI does.
 
 Google's notebooks for custom images read the node-level variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026.
@@ -80,7 +80,7 @@ def replicas(
     project: str = LOCAL["project"],
     region: str = LOCAL["region"],
 ) -> tuple[Replica, ...]:
-    """Return all replicas of a job, chief first.
+    """Return all replicas of a job, starting with the chief.
 
     Each reference $(NAME) in the job is replaced with the value of the variable NAME. `trial` is the ID of the job's
     tuning trial. The documentation doesn't state whether TF_CONFIG lists reducers as "ps", so a trainer must work with
@@ -108,14 +108,14 @@ def replicas(
 def project_number(project: str) -> str:
     """Return the local project number for a project ID.
 
-    A project ID has the same number in every run. If `project` is already a number, return this number.
+    A project ID has the same number in every run. If `project` is already a number, return the number unchanged.
     """
     digest = int(hashlib.sha256(project.encode()).hexdigest(), 16)
     return project if project.isdigit() else str(10 ** (DIGITS - 1) + digest % (9 * 10 ** (DIGITS - 1)))
 
 
 def limit(job: Job, count: int) -> Job:
-    """Keep the chief, at most `count` - 1 workers, and all replicas that don't train."""
+    """Return the job with its chief, at most `count` - 1 workers, and all replicas that don't train."""
     spec = CustomJobSpec(job.spec)
     pools = list(spec.worker_pool_specs)
     if len(pools) > WORKERS:
@@ -210,7 +210,7 @@ def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
 def _cluster_variables(
     replica: Replica, members: Members, hidden: Sequence[int], trial: str, job_json: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the variables that describe the cluster to a replica. TF_CONFIG doesn't list the `hidden` pools."""
+    """Return the environment variables that describe the cluster. TF_CONFIG doesn't list the `hidden` pools."""
     task = {"index": replica.index} | ({"trial": trial} if trial else {})
     cluster_spec = {
         "cluster": {f"workerpool{pool}": addresses for pool, addresses in members.items()},
@@ -231,7 +231,10 @@ def _cluster_variables(
 
 
 def _node_level(replica: Replica, members: Members) -> dict[str, str]:
-    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Ranks and the world size count machines."""
+    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+
+    Ranks and the world size refer to machines, not processes.
+    """
     training = [(pool, index) for pool in TRAINING_POOLS for index in range(len(members.get(pool, ())))]
     host, _, port = members[CHIEF][0].rpartition(":")
     return {

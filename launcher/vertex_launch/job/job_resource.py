@@ -9,7 +9,7 @@ Resource = Mapping[str, Any]  # JSON of the REST API
 
 KINDS = {"customJobs": "custom job", "hyperparameterTuningJobs": "tuning job", "trainingPipelines": "training pipeline"}
 ENDED = frozenset(("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED"))
-# The label for the trial of a log entry. Source: googlecloudsdk/command_lib/ml_engine/log_utils.py.
+# The label that contains the trial ID of a log entry. Source: googlecloudsdk/command_lib/ml_engine/log_utils.py.
 TRIAL_LABEL = "ml.googleapis.com/trial_id"
 STYLES = {"RUNNING": "bold blue", "SUCCEEDED": "green", "FAILED": "bold red", "EXPIRED": "bold red"}
 
@@ -40,18 +40,21 @@ def style(resource: Resource) -> str:
 
 
 def moment(resource: Resource, key: str) -> datetime | None:
-    """Return a time such as startTime. Return None if the resource doesn't contain this time yet."""
+    """Return the value of a time field such as startTime.
+
+    Return None if the resource doesn't contain this field yet.
+    """
     text = resource.get(key)
     return datetime.fromisoformat(text) if text else None
 
 
 def fault(resource: Resource) -> str:
-    """Return why a job failed. Return "" if the job didn't fail."""
+    """Return the reason why a job failed. Return "" if the job didn't fail."""
     return str(resource.get("error", {}).get("message", ""))
 
 
 def custom_jobs(resource: Resource) -> list[str]:
-    """Return the names of the jobs that run for a job.
+    """Return the names of the jobs that do the work of a job.
 
     A custom job runs itself, a training pipeline runs a custom or tuning job, and a tuning job runs a custom job for
     each trial.
@@ -83,7 +86,7 @@ def camel(field: str) -> str:
 
 
 def tidy(inputs: Any) -> Any:
-    """Convert a pipeline's inputs to a common form, because clients differ.
+    """Convert a pipeline's inputs to a common form, because clients send them in different forms.
 
     Convert keys to camelCase, remove nulls, and convert floats with an integer value to integers.
     """
@@ -100,7 +103,10 @@ def output_folder(resource: Resource) -> str:
 
 
 def machines(pool: Resource) -> str:
-    """Describe a pool's machines, such as `3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`. Return "none" if empty."""
+    """Describe a pool's machines, such as `3 x n1-standard-8 with 1 x NVIDIA_TESLA_T4`.
+
+    Return "none" if the pool is empty.
+    """
     return f"{pool.get('replicaCount', 1)} x {machine(pool)}" if pool.get("machineSpec") else "none"
 
 
@@ -112,7 +118,7 @@ def machine(pool: Resource) -> str:
 
 
 def stopped_early(study: Resource) -> str:
-    """Return why the study stopped a trial early.
+    """Return the reason why the study stopped a trial early.
 
     In the API, the state of such a trial is SUCCEEDED, because the study uses the trial's metrics.
     """
@@ -123,7 +129,7 @@ def stopped_early(study: Resource) -> str:
 def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, Any]]:
     """Return the trials of a tuning job.
 
-    Return an empty list for other types of jobs. `runs` are custom jobs, including the custom jobs of the trials.
+    Return an empty list for other types of jobs. `runs` contains custom jobs, including the trials' custom jobs.
     """
     measured = {trial["id"]: final_metrics(trial) for trial in search.get("trials", ())}
     best = _best(measured, search.get("studySpec", {}).get("metrics", ()))
@@ -137,7 +143,7 @@ def trials(search: Resource, runs: Iterable[Resource] = ()) -> list[dict[str, An
             "metrics": measured[trial["id"]],  # values of the final measurement
             "job": id_of(trial.get("customJob", "")),
             "reason": trial.get("infeasibleReason", "").partition("\n")[0],  # the job's log contains the traceback
-            "best": trial["id"] == best,  # the best ended trial by the study's first metric
+            "best": trial["id"] == best,  # the ended trial with the best value for the study's first metric
             "stopped": early if measured[trial["id"]] and trial.get("customJob") in cancelled else "",
         }
         for trial in search.get("trials", ())
@@ -151,7 +157,7 @@ def final_metrics(trial: Resource) -> dict[str, float]:
 
 
 def same_result(search: Resource) -> str:
-    """Return a warning if all of several ended trials measured the same value. Otherwise, return ""."""
+    """Return a warning if all trials measured the same value although their parameters differ. Otherwise, return ""."""
     ended = [trial for trial in trials(search) if trial["metrics"]]
     alike = [key for key in ("parameters", "metrics") if all(trial[key] == ended[0][key] for trial in ended)]
     if alike != ["metrics"]:

@@ -1,9 +1,9 @@
 """The JSON Schema of job files. An editor uses the schema to complete and explain keys and to underline mistakes.
 
 The schema is generated from the same descriptors that proto_validation.py uses. As far as JSON Schema allows, the
-schema accepts the same documents as proto_validation.py. Only enums are stricter: an enum value must be a name other
-than the unspecified value. `vertex-launch schema` prints the schema. `vertex-launch check` writes the schema to the
-schema file that a job file refers to. yaml-language-server 1.25, which VS Code uses, supports JSON Schema draft 7
+schema accepts the same documents as proto_validation.py. The schema is stricter only for enums, because it rejects
+numbers and the unspecified value. `vertex-launch schema` prints the schema. `vertex-launch check` writes the schema to
+the schema file that a job file refers to. yaml-language-server 1.25, which VS Code uses, supports JSON Schema draft 7
 completely.
 Source: JSON Schema, draft 7, 2026.
 """
@@ -25,7 +25,7 @@ Schema = dict[str, Any]
 
 FREE_TYPES = {"": {}, "a mapping": {"type": "object"}, "a list": {"type": "array"}}
 
-# One attribute in a message's docstring: `name (type):` and its first paragraph, which is indented.
+# One attribute in a message's docstring: `name (type):` and the attribute's first paragraph, which is indented.
 ATTRIBUTE = re.compile(r"^ {4}(\w+) \(.+\):\n((?: {8}.+\n?)+)", re.MULTILINE)
 MARKUP = (
     (re.compile(r"`([^`<]+?)\s*<[^>]*>`__?"), r"\1"),  # `text <address>`__
@@ -35,7 +35,7 @@ MARKUP = (
 
 
 def job_schema() -> Schema:
-    """Return the schema of job files for custom jobs and tuning jobs.
+    """Return the JSON Schema for job files, which define custom jobs or tuning jobs.
 
     If a file contains a key of a tuning job, the schema for tuning jobs applies.
     """

@@ -27,7 +27,7 @@ NONE = (OSError, ValueError, LookupError, TypeError)  # raised if a file isn't a
 
 
 def require_free(output: Path | None, file: Path | str, below: str = "", seconds: float = EXPIRE_SECONDS) -> None:
-    """Raise FaultError if a job writes to the output folder. `in_use` describes the parameters."""
+    """Raise FaultError if a job writes to the output folder. For a description of the parameters, see `in_use`."""
     if output and (findings := [*in_use(output, below, seconds)]):
         raise FaultError(*findings, file=file)
 
@@ -74,7 +74,7 @@ def _is_locked(file: Path, host: str, lock: str) -> bool | None:
     boot, own_boot = lock.partition(":")[0], own.partition(":")[0]
     if host != platform.node() or boot in ("", own_boot) or not UPTIME.exists():
         return None
-    # A reboot ends the claim. But if the claim is of another machine with the same name, that machine renews it.
+    # A reboot ends the claim. However, if a different machine with the same name owns the claim, it renews the claim.
     booted = time.time() - float(UPTIME.read_text().split()[0])
     return None if (_renewed(file) or file).stat().st_mtime > booted else False
 
@@ -89,7 +89,7 @@ def _is_renewed(file: Path, seconds: float) -> bool:
 
 
 def machine(stream: IO[bytes]) -> str:
-    """Return an identifier of the machine and the mounted file system on which a lock on the file is valid."""
+    """Return an identifier for the machine and the mounted file system on which a lock on the file is valid."""
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 

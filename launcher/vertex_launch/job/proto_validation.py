@@ -25,7 +25,7 @@ WELL_KNOWN = "google.protobuf."
 DURATION, TIMESTAMP, ANY = (f"{WELL_KNOWN}{name}" for name in ("Duration", "Timestamp", "Any"))
 VALUE = f"{WELL_KNOWN}Value"
 FREE = {VALUE: "", f"{WELL_KNOWN}Struct": "a mapping", f"{WELL_KNOWN}ListValue": "a list"}
-# Enums whose values users often write with other names.
+# Enums for which users often write different value names.
 CURES = {"AcceleratorType": aliases.accelerator_cure, "Strategy": aliases.strategy_cure}
 # Messages whose lists accept only numbers -> the field to use for text.
 FOR_TEXT = {"DiscreteValueSpec": "use a categoricalValueSpec for text"}
@@ -33,7 +33,7 @@ FOR_TEXT |= dict.fromkeys(
     ("DiscreteValueCondition", "IntValueCondition"),
     "for text, use parentCategoricalValues under the parameter that has these values",
 )
-BETA = aliases.FACTS["beta"]  # fields that only v1beta1 has, by message, each with a cure
+BETA = aliases.FACTS["beta"]  # fields that exist only in v1beta1, keyed by message, each with a solution
 LINES_SHOWN = 3  # of a repeated key
 NAMES = ("string", "double", "float", "int64", "enum")
 SCALARS = {getattr(FieldDescriptor, f"CPPTYPE_{name.upper()}"): name for name in NAMES}
@@ -53,7 +53,7 @@ class Form:
     def fits(self, value: Any) -> bool:
         if kind(value) not in self.kinds or not re.fullmatch(self.pattern, _written(value)):
             return False
-        return self.largest == math.inf or abs(type(self.largest)(value)) <= self.largest  # an int if all digits count
+        return self.largest == math.inf or abs(type(self.largest)(value)) <= self.largest  # an int for exact types
 
 
 NUMBER = r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
@@ -117,7 +117,7 @@ def type_name(field: FieldDescriptor) -> str:
 
 
 def findings(value: Any, message: Descriptor, place: str = "") -> Findings:
-    """Yield a finding for every error in a value, in the order of the document. `place` is the value's path."""
+    """Yield a finding for every error in a value, in document order. `place` is the value's path."""
     fields = {field.json_name: field for field in message.fields}
     known = {field.name: field for field in message.fields} | fields
     if not isinstance(value, Mapping):
@@ -149,7 +149,7 @@ def _unknown(key: str, message: str, fields: Iterable[str]) -> tuple[str, str]:
 def relaxed(value: Any, message: Descriptor) -> Any:
     """Convert the keys of a document to camelCase and remove nulls, as protobuf's JSON parser does.
 
-    A key that occurs in both camelCase and snake_case is treated as repeated.
+    A key that occurs in both camelCase and snake_case is treated as a repeated key.
     Source: protobuf documentation, "ProtoJSON format", 2026.
     """
     if not isinstance(value, Mapping):
@@ -185,7 +185,7 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
 
 
 def _inside(value: Mapping | list[Any], place: str, check: Callable[[Any, str], Findings]) -> Findings:
-    """Yield the findings of `check` for each value of a list, or of a mapping with keys that the user chooses."""
+    """Yield the findings of `check` for each value in a list, or in a mapping with user-defined keys."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]
@@ -238,7 +238,7 @@ def _of_value(field: FieldDescriptor, value: Any, place: str) -> Findings:
 def _of_free_form(wanted: str, value: Any, place: str) -> Findings:
     """Yield the findings about a free-form value.
 
-    The value can be any JSON value of the wanted kind. If the wanted kind is "", every value is valid.
+    The value can be any JSON value of the expected kind. If the expected kind is "", every value is valid.
     """
     if wanted and kind(value) != wanted:
         yield Finding(place, f"must be {wanted}, not {kind(value)}", "write one")
@@ -272,15 +272,18 @@ def _of_form(value: Any, form: Form, place: str) -> Findings:
 
 
 def _written(value: Any) -> str:
-    """Return a scalar as text, as written in the user's document. A Python boolean is written as in JSON."""
+    """Return a scalar as text, in the same form as in the user's document.
+
+    Convert a Python boolean to its JSON form.
+    """
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: Any) -> str:
     """Return the text that represents a value in a message.
 
-    Put text in quotes, and write other scalars as in the user's document. For a list or a mapping, return only the kind
-    of value.
+    Put text in quotes, and write other scalars as they appear in the user's document. For a list or a mapping, return
+    only the value's kind.
     """
     if isinstance(value, dict | list):
         return kind(value)

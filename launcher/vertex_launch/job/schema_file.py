@@ -12,7 +12,7 @@ from google.cloud.aiplatform_v1 import gapic_version
 from vertex_launch import __version__
 from vertex_launch.untrusted.regular_file import open_regular
 
-# Only this file name is accepted, so that a job file can't make `check` write any other file.
+# Only this filename is accepted, so that a job file can't make `check` write any other file.
 FIRST_LINE = re.compile(rb"# yaml-language-server: \$schema=((?:\.\.?/)*schema\.json)\s")
 BEGINNING = 400  # bytes; enough for a job file's first line and a schema's mark
 MARK = b"written by vertex-launch"
@@ -37,7 +37,7 @@ def write_for(jobs: Iterable[Path]) -> None:
 
 
 def _named(job: Path) -> list[Path]:
-    """Return the schema file that a job file refers to, if any.
+    """Return a list with the schema file that a job file refers to. If there is no such file, return an empty list.
 
     If the job file is a pipe, it has already been read, so this function doesn't read the pipe again.
     """

@@ -3,9 +3,9 @@
 For a valid job file, the parser returns an API message. Otherwise, the parser reports all errors together.
 
 A job file is a file that gcloud accepts as --config, with keys in camelCase. A job file contains a CustomJobSpec
-(`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). The parser of
-this module reports all errors. However, gcloud sends unknown keys to the service, and protobuf stops at the first
-error.
+(`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). This module's
+parser reports all errors. In contrast, gcloud sends unknown keys to the service, and the protobuf parser stops at the
+first error.
 """
 
 from dataclasses import dataclass, field, replace
@@ -65,7 +65,7 @@ class Pool:
 
     @property
     def serves(self) -> bool:
-        """True if the pool runs parameter servers, that is, if pool 2 runs any program but the reduction server."""
+        """True if the pool is pool 2 and doesn't run the reduction server. Such a pool runs parameter servers."""
         return self.index == REDUCERS and not self.reduces
 
     @property
@@ -78,7 +78,7 @@ class Pool:
 
     @property
     def accelerator(self) -> str:
-        """The API's name of the accelerator, such as NVIDIA_L4. The value is "" if there is no accelerator."""
+        """The name of the accelerator in the API, such as NVIDIA_L4. The name is "" if there is no accelerator."""
         kind = AcceleratorType(self.spec.machine_spec.accelerator_type)
         return kind.name if kind else ""
 
@@ -88,7 +88,7 @@ class Pool:
 
     @property
     def task(self) -> str:
-        """The key of the pool's program, containerSpec or pythonPackageSpec.
+        """The key that specifies the pool's program, which is containerSpec or pythonPackageSpec.
 
         This property is "" if the pool doesn't specify a program.
         """
@@ -111,8 +111,8 @@ class Pool:
 class Job:
     """A custom job that was read from a file or a request."""
 
-    origin: Path | str  # the start of every message about the job: its file, or `request NAME`
-    name: str  # the file's name without its ending, or the request's; becomes the job's display name
+    origin: Path | str  # the beginning of every message about the job: the job's file, or `request NAME`
+    name: str  # the filename without its extension, or the request's name; becomes the display name
     spec: CustomJobSpec
     document: Any = field(default=None, compare=False, repr=False)  # the parsed file with its line numbers
 
@@ -145,7 +145,7 @@ class Job:
 
     @property
     def strategy(self) -> str:
-        """The API's name of the scheduling strategy, such as SPOT. STRATEGY_UNSPECIFIED means STANDARD."""
+        """The name of the scheduling strategy in the API, such as SPOT. STRATEGY_UNSPECIFIED means STANDARD."""
         return str(Scheduling.Strategy(self.spec.scheduling.strategy).name)
 
 
@@ -154,7 +154,7 @@ class TuningJob:
     """A hyperparameter tuning job that was read from a file."""
 
     path: Path
-    name: str  # its displayName, or the file's name without its ending
+    name: str  # its displayName, or the filename without its extension
     spec: HyperparameterTuningJob
     document: Any = field(default=None, compare=False, repr=False)
 
@@ -207,7 +207,7 @@ def _drop_empty(message: Any) -> None:
     """Clear each submessage that doesn't contain a value.
 
     For example, an encryptionSpec of {} is equivalent to a missing encryptionSpec. The items of a list are never
-    cleared. Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage has a meaning.
+    cleared. Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage is meaningful.
     For example, an empty RaySpec requests a Ray cluster.
     """
     for part, value in message.ListFields():
@@ -222,12 +222,15 @@ def _drop_empty(message: Any) -> None:
 
 
 def located(finding: Finding, document: Any) -> Finding:
-    """Add the line number to a finding that doesn't have one. If the document is None, don't change the finding."""
+    """Add the line number to a finding that doesn't have a line number.
+
+    If the document is None, don't change the finding.
+    """
     return replace(finding, line=finding.line or strict_yaml.line(document, finding.place))
 
 
 def as_json(message: Any) -> dict[str, Any]:
-    """Convert an API message to JSON, with keys in camelCase, names of enum values, and 64-bit numbers as strings."""
+    """Convert an API message to JSON with camelCase keys, enum value names, and 64-bit numbers as strings."""
     return dict(json_format.MessageToDict(type(message).pb(message)))
 
 

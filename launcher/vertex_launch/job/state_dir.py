@@ -21,7 +21,7 @@ class StateDir:
 
     @property
     def buckets(self) -> Path:
-        """The folder that contains a folder for each bucket, like /gcs on Vertex AI."""
+        """The folder that contains a folder for each bucket, as /gcs does on Vertex AI."""
         return self.folder.absolute() / "gcs"
 
     @property
@@ -30,11 +30,11 @@ class StateDir:
         return self.folder.absolute() / "cache"
 
     def of_replicas(self, job_id: str) -> Path:
-        """Return the home folder ($HOME) of the replicas of a job."""
+        """Return the home folder ($HOME) of a job's replicas."""
         return self.folder.absolute() / "homes" / job_id
 
     def logs(self, job_id: str) -> Path:
-        """Return a job's folder, with the output of the job's replicas and the packages installed for the job."""
+        """Return the folder that contains the output of a job's replicas and the packages installed for the job."""
         return self.folder.absolute() / "jobs" / job_id
 
     def journal(self, job_id: str) -> Path:

@@ -26,7 +26,7 @@ CLEARER = {  # the start of PyYAML's message -> a clearer message
 VALUES_LIMIT = 100_000  # in YAML, with all aliases expanded
 JSON_LIMIT = 10_000  # values in one request, so that its job is checked within a second
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"')  # a string in JSON
-PART = re.compile(r"[^.\[\]]+")  # one part of a place
+PART = re.compile(r"[^.\[\]]+")  # one part of a path
 
 
 class Scalar(str):
@@ -141,8 +141,8 @@ def plain(value: Any) -> Any:
 def line(document: Any, place: str) -> int:
     """Return the line number of a path such as `workerPoolSpecs[1].machineSpec`.
 
-    If the document doesn't contain the whole path, return the line number of the last existing part of the path, or 0.
-    For a value from an alias or `<<`, return the line on which the value is defined.
+    If the document doesn't contain the whole path, return the line number of the last existing part of the path. If no
+    part of the path exists, return 0. For a value from an alias or `<<`, return the line on which the value is defined.
     """
     return [0, *(where for where, _ in _along(document, place))][-1]
 

@@ -21,7 +21,7 @@ ParameterSpec = StudySpec.ParameterSpec
 Conditional = ParameterSpec.ConditionalParameterSpec
 Scale = ParameterSpec.ScaleType
 
-# The condition for each kind of parent. A double parameter has no single values to list.
+# The condition for each kind of parent parameter. A double parameter doesn't have discrete values to list.
 CONDITIONS = {
     "integer_value_spec": "parent_int_values",
     "discrete_value_spec": "parent_discrete_values",
@@ -29,7 +29,7 @@ CONDITIONS = {
 }
 KINDS = ("double_value_spec", *CONDITIONS)
 LOGARITHMIC = (Scale.UNIT_LOG_SCALE, Scale.UNIT_REVERSE_LOG_SCALE)
-APART = 1e-10  # numbers that are closer count as equal
+APART = 1e-10  # numbers that differ by less are treated as equal
 DISCRETE_LIMIT = 1000
 # Trials store all numbers as doubles, so integers must remain exact and the width of a range must be finite.
 LARGEST = {"integer_value_spec": 2**53, "double_value_spec": 5e307}
@@ -51,7 +51,7 @@ class _Node:
 
     place: str
     spec: ParameterSpec
-    conditions: Mapping[str, Collection[Any]]  # by the parent's place
+    conditions: Mapping[str, Collection[Any]]  # keyed by the parent's path
 
     @property
     def kind(self) -> str:
@@ -63,7 +63,10 @@ class _Node:
 
 
 def kind_of(parameter: ParameterSpec) -> str:
-    """Return the field with a parameter's values, such as `double_value_spec`. Return "" if the field is missing."""
+    """Return the field that contains a parameter's values, such as `double_value_spec`.
+
+    Return "" if the field is missing.
+    """
     return ParameterSpec.pb(parameter).WhichOneof("parameter_value_spec") or ""
 
 
@@ -83,19 +86,22 @@ def described(parameter: ParameterSpec) -> str:
 
 
 def shown(value: float | int | str) -> str:
-    """Return the text of a value in a flag. For 64.0, return `64`, because a trainer may expect an integer."""
+    """Return the text that represents a value in a flag.
+
+    For 64.0, return `64`, because a trainer may expect an integer.
+    """
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def is_active(child: Conditional, value: Any) -> bool:
-    """Return whether this value of the parent activates a conditional parameter."""
+    """Return whether a conditional parameter is active if its parent has this value."""
     return _is_one_of(value, _condition(child))
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
     """Yield a finding for each reason why the local Vertex rejects the study.
 
-    This function doesn't check the trials' job, because the rules for custom jobs check the trials' job.
+    This function doesn't check the job that each trial runs, because the rules for custom jobs check that job.
     """
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
@@ -194,7 +200,7 @@ def _with_children(node: _Node) -> Iterator[_Node]:
     yield node
     for index, child in enumerate(node.spec.conditional_parameter_specs):
         if child.parameter_spec.parameter_id == node.spec.parameter_id != "":
-            continue  # `_misplaced` reports it
+            continue  # `_misplaced` reports this problem
         place = f"{node.place}.conditionalParameterSpecs[{index}].parameterSpec"
         conditions = {**node.conditions, node.place: _condition(child)}
         yield from _with_children(_Node(place, child.parameter_spec, conditions))

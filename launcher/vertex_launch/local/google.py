@@ -1,4 +1,4 @@
-"""The hosts of Google's APIs, which clients in a replica connect to."""
+"""The hosts of Google's APIs to which clients in a replica connect."""
 
 import re
 

@@ -107,7 +107,10 @@ def _wait(endpoint: Endpoint) -> None:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Send SIGTERM to the command, as to PID 1 in a container. After GRACE_SECONDS, kill the process group."""
+    """Send SIGTERM to the command, as a container runtime does to PID 1.
+
+    After GRACE_SECONDS, kill the process group.
+    """
     try:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

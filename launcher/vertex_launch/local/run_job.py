@@ -1,4 +1,4 @@
-"""Runs one job on this machine like the service, and shows the output of the job's replicas."""
+"""Runs one job on this machine as Vertex AI does, and shows the output of the job's replicas."""
 
 import re
 import shutil
@@ -30,8 +30,9 @@ COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_red")
 SEVERITY_STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
 OUT_OF_MEMORY = ". If you didn't kill the process, this machine ran out of memory"
 
-# The C++ output after a lost peer. The log contains all of it. The terminal shows one line for each stack trace of
-# PyTorch or gloo. It shows no C++ output of TensorFlow, because TensorFlow's Python error has the same content.
+# C++ output that follows the loss of a peer. The log contains this entire output. The terminal shows one line for each
+# stack trace of PyTorch or gloo. The terminal doesn't show TensorFlow's C++ output, because TensorFlow's Python error
+# has the same content.
 CPP = re.compile(
     r"(\[rank\d+\]:\s*)?((?P<stack>frame #0: )|frame #\d+: |Exception raised from )"
     r"|[EW]\d{4} \S+ +\d+ (base_collective_executor|ring_\w+)\.cc:\d+\] |:UNKNOWN:Error received from peer "
@@ -72,14 +73,14 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
 
     Args:
         fresh: whether to delete the files that earlier runs left in the job's output folder.
-        whole: the number of replicas in the job file, excluding reducers. `job` may have fewer replicas.
+        whole: the number of replicas in the job file, excluding reducers. `job` may contain fewer replicas.
     """
     introduce(job, whole, console)
     host.remove_left_homes(context.state_dir)
     wire = Wire(context)
     with recorded(job, context) as record, wire.of_job(job, record.id, context) as wired:
         prepared = prepare(job, record.id, wired)
-        # This comes after `prepare`, so that a job that can't run deletes nothing.
+        # This comes after `prepare`, so that a job that can't run doesn't delete files.
         (empty_output if fresh else require_free)(job, context.state_dir)
         show = shower(prepared.replicas, console)
 
@@ -136,7 +137,7 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
 def printed(line: str) -> Text:
     """Return the text of a line in the color of the severity that the line sets.
 
-    The text of a JSON line is its message. Plain lines on stderr aren't red, because libraries print much harmless
+    The text of a JSON line is its message. Plain lines on stderr aren't red, because libraries print a lot of harmless
     output to stderr.
     """
     return Text(message(line), style=SEVERITY_STYLES.get(str(payload(line).get("severity")), ""))

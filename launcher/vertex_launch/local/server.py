@@ -1,4 +1,4 @@
-"""The local Vertex as a server for the REST APIs of Vertex AI, Cloud Logging and Cloud Storage."""
+"""The local Vertex server, which provides the REST APIs of Vertex AI, Cloud Logging and Cloud Storage."""
 
 import os
 import re
@@ -43,7 +43,7 @@ V1 = "/(?:v1|v1beta1|ui)"
 AT = f"{V1}/{{parent:parent}}"
 LOCATIONS = f"{V1}/projects/{{project}}/locations"
 LONGEST_DISTURBANCE = 7 * 24 * 3600  # seconds, the maximum duration of a job
-RUNS_SECONDS = 0.5  # the interval at which the files that the command `run` writes are read
+RUNS_SECONDS = 0.5  # the interval at which the files that the `run` command writes are read
 LEAVE_SECONDS = 2  # the time that open requests have at shutdown; a client might never finish its request
 INTRODUCTION = Path(__file__).with_name("introduction.txt")  # the commands that a user pastes to use the server
 ADDRESS = "127.0.0.1"  # never another host: a client can run any program on this machine
@@ -149,7 +149,10 @@ class Vertex:
 
 
 def serve(context: Context, port: int, console: Console) -> None:
-    """Serve until Ctrl-C or SIGTERM, then stop all jobs. Raises FaultError if the state folder or port isn't usable."""
+    """Serve until Ctrl-C or SIGTERM, and then stop all jobs.
+
+    Raises FaultError if the state folder or port isn't usable.
+    """
     import uvicorn  # imported late because tuning jobs that `run` starts don't need a server
 
     listener = _listener(port)

@@ -32,8 +32,9 @@ OUTPUT_ONLY = (
 )
 FOREIGN = re.compile(r"[^\w.-]", re.ASCII)  # characters that a display name can contain but a local folder name can't
 
-# A function that takes a request and the resource name in its URL. If the result has a "@type", it is an operation's
-# response. If the result has a "response", it contains an operation's fields. None means {}, or EMPTY after a deletion.
+# A function that takes a request and the resource name in its URL. If the result contains "@type", it is an operation's
+# response. If the result contains "response", it contains an operation's fields. A result of None stands for {}, or for
+# EMPTY after a deletion.
 Act = Callable[[Call, str], Resource | None]
 
 
@@ -47,7 +48,7 @@ class Collection:
     collection: str  # the collection in the names: customJobs, or tensorboards/*/experiments for nested resources
     message: Any  # the type of a resource
     long_running = False  # whether `create` returns a long-running operation
-    takes_ids = False  # whether a client can choose the id of a new resource
+    takes_ids = False  # whether a client can choose the ID of a new resource
     verbs: tuple[str, ...] = ("GET", "POST", "DELETE")  # the HTTP methods that clients can use
     output_only: tuple[str, ...] = OUTPUT_ONLY  # the fields that clients can't set
     hidden: tuple[str, ...] = ()  # internal fields that clients can filter by but can't read

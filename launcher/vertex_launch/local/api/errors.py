@@ -25,7 +25,7 @@ class ApiError(Exception):
         self.rpc = rpc_status(status, message)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the error as a response body of Vertex AI. Source: google/rpc/status.proto and error_details.proto."""
+        """Return the error as a Vertex AI response body. Source: google/rpc/status.proto and error_details.proto."""
         error: dict[str, Any] = {"code": self.http_status, "message": self.message, "status": self.status}
         if self.findings:
             violations = [{"field": finding.place, "description": finding.sentence} for finding in self.findings]
@@ -33,7 +33,7 @@ class ApiError(Exception):
         return {"error": error}
 
     def for_storage(self) -> dict[str, Any]:
-        """Return the error as a response body of Cloud Storage, which contains a reason instead of a status."""
+        """Return the error as a Cloud Storage response body, which contains a reason instead of a status."""
         reason = {"message": self.message, "domain": "global", "reason": REASONS.get(self.http_status, "invalid")}
         return {"error": {"code": self.http_status, "message": self.message, "errors": [reason]}}
 

@@ -32,7 +32,7 @@ class Filter(NamedTuple):
     matches: Predicate
     since: str = ""
     until: str = LAST
-    part: str = ""  # text that the lowercase JSON of a match contains; it needs no escaping in JSON
+    part: str = ""  # text that the lowercase JSON of each match contains; JSON doesn't escape it
 
 
 PAGE_SIZE = 100
@@ -64,7 +64,7 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
 
 
 def page(resources: Sequence[Resource], fields: Container[str], /, **query: str) -> tuple[list[Resource], str]:
-    """Return one page of a list, and the token of the next page. On the last page, the token is "".
+    """Return one page of a list, and the token for the next page. For the last page, the token is "".
 
     A client can filter and order by `fields`, which are in camelCase. `query` contains the call's parameters. Raises
     ApiError INVALID_ARGUMENT if a parameter isn't valid.
@@ -266,7 +266,7 @@ def _like(actual: Any, pattern: str) -> bool:
 
 
 def _written(value: Any) -> str:
-    """Return the text of a value in a filter, such as "true" for True."""
+    """Return the text that represents a value in a filter, such as "true" for True."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -29,7 +29,7 @@ from vertex_launch.untrusted.printable import printable
 LOG = logging.getLogger(__name__)  # the server's terminal shows this log
 
 POLICY_VIOLATION = 1008  # the code for closing a websocket. Source: RFC 6455, section 7.4.1
-LARGEST_BODY = 10**6  # bytes; a job has about 1,000 bytes, and object uploads are streams without a limit
+LARGEST_BODY = 10**6  # bytes; a job takes about 1,000 bytes, and object uploads are streams without a limit
 
 PART = r"(?:(?!%2[Ff])[^/])+"  # one segment of a path, between two slashes
 PARTS = {
@@ -55,7 +55,7 @@ class Call:
     method: str
     path: str  # as sent: %2F in an object's name isn't a slash
     query: QueryParams
-    headers: Mapping[str, str]  # names in lower case
+    headers: Mapping[str, str]  # names in lowercase
     stream: Callable[[], AsyncIterator[bytes]]
     body: bytes = b""
 
@@ -163,7 +163,8 @@ def not_here(service: str) -> ApiError:
 async def read_body(call: Call) -> bytes:
     """Return the whole request body.
 
-    Raises ApiError if the body is too large. Even then, read the whole body first, because many clients require this.
+    Raises ApiError if the body is too large. Even if the body is too large, read the whole body first, because many
+    clients require this.
     """
     body = bytearray()
     async for chunk in call.stream():

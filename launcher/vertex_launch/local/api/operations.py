@@ -43,8 +43,8 @@ class Operations:
     def wrapped(self, answer: Resource, path: str, did: str = "Create", version: str = "v1") -> Resource:
         """Wrap a method's result in a new operation if the method is long-running.
 
-        Otherwise, return the result unchanged. `did` is the verb in the method's name, such as Create. The types match
-        `version`, because a v1beta1 client can't unpack v1 types.
+        Otherwise, return the result unchanged. `did` is the verb in the method's name, such as Create. The operation's
+        types match `version`, because a v1beta1 client can't unpack v1 types.
         """
         fields: dict[str, Any] = {"response": answer} if "@type" in answer else {**answer}
         if "response" not in fields or "done" in fields:
@@ -62,7 +62,7 @@ class Operations:
     def get(self, name: str) -> Resource:
         """Return an operation. Raises ApiError NOT_FOUND if the operation doesn't exist.
 
-        As in gcloud's requests, `name` can consist of only the location and the operation's ID.
+        `name` can consist of only the location and the operation ID, as in gcloud's requests.
         """
         above, _, id = name.rpartition("operations/")
         for operation in [*self._done]:
@@ -78,7 +78,7 @@ class Operations:
         return {"operations": shown} | ({"nextPageToken": token} if token else {})
 
     def _delete(self, name: str) -> Resource:
-        with contextlib.suppress(ValueError):  # a concurrent request deleted it
+        with contextlib.suppress(ValueError):  # a concurrent request deleted the operation
             self._done.remove(self.get(name))
         return {}
 

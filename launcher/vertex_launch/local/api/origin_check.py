@@ -1,4 +1,4 @@
-"""Check that rejects requests from web pages, because the server runs any command that a request contains.
+"""Protection against requests from web pages, because the server runs any command that a request contains.
 
 Any page that is open in a browser can send requests to the server. However, a page can't forge the Host header, can't
 send data without an Origin header, and can't send JSON to a different site without a preflight request. A request with
@@ -14,7 +14,7 @@ from starlette.types import Scope
 from vertex_launch.local.api.errors import STORAGE
 from vertex_launch.local.google import is_google
 
-OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine, as a Host header
+OURS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?")  # this machine's names in a Host header
 PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the paths of the web page, which is the same for every job
 
 
@@ -29,11 +29,12 @@ def fault_of(scope: Scope) -> str:
         return "" if ours else "only the local Vertex's own page can open a websocket"
     if "origin" in headers:
         return "requests from web pages are rejected; use gcloud, the SDK or this project's own commands"
-    # An image or a link on another site's page sends no Origin header. A link to our page is harmless.
+    # For an image or a link on a different site, a browser doesn't send an Origin header. A link to our page is
+    # harmless.
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not PAGE.fullmatch(path):
         return "requests from other sites' pages are rejected; open the URL in a new tab"
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    # Storage clients send any content type, to a URL that no form can guess. The Origin check still protects it.
+    # Storage clients send any content type to URLs that a form can't guess. The Origin check protects these URLs, too.
     writes = scope["method"] in ("POST", "PUT", "PATCH")
     if writes and not (path.startswith(STORAGE) or is_google(host) or in_parts(scope)) and kind != "application/json":
         return f'a body of type "{kind}" is rejected; send application/json'
@@ -41,5 +42,8 @@ def fault_of(scope: Scope) -> str:
 
 
 def in_parts(scope: Scope) -> bool:
-    """Return whether a request belongs to a multipart upload with the XML API, which any host can receive."""
+    """Return whether a request belongs to an XML API multipart upload.
+
+    Clients send such requests to any allowed host.
+    """
     return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

@@ -20,7 +20,7 @@ from vertex_launch.untrusted import jsons
 
 NUMBERED = re.compile(rf"(?<![\w/])projects/([0-9]{{{DIGITS}}})(?![0-9A-Za-z-])")  # not inside a URL
 NAME = re.compile(r"^projects/([^/]+)(?=/locations/[^/]+/(?!keyRings/))")  # the name of a Vertex AI resource
-CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose values stay as the client wrote them
+CLIENTS_OWN = frozenset({"args", "command", "env", "metadata"})  # fields whose values aren't translated
 
 
 class Projects:
@@ -31,14 +31,17 @@ class Projects:
         self._own = own
 
     def by_id(self, text: str) -> str:
-        """Replace the numbers of known projects with project IDs in the resource names in a text."""
+        """Replace the project numbers in a text's resource names with project IDs.
+
+        Numbers of unknown projects don't change.
+        """
         if not NUMBERED.search(text):
             return text
         ids = {project_number(id): id for id in (*self._store.projects(), self._own)}
         return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
 
     def translated(self, handler: Handler) -> Handler:
-        """Wrap a handler, so that the handler receives project IDs and the client receives project numbers."""
+        """Wrap a handler so that the handler receives project IDs and the client receives project numbers."""
 
         def handle(call: Call, **parts: str) -> Any:
             query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
@@ -51,7 +54,7 @@ class Projects:
     def _body(self, text: str) -> str:
         """Replace project numbers with project IDs in a request body.
 
-        An invalid body isn't changed, and the handler rejects the invalid body.
+        Don't change an invalid body, because the handler rejects it.
         """
         if not NUMBERED.search(text):
             return text
@@ -82,7 +85,7 @@ class Projects:
 def by_number(text: str) -> str:
     """Replace the project ID in a Vertex AI resource name with the project number.
 
-    Return a text that isn't a resource name unchanged.
+    If a text isn't a resource name, return the text unchanged.
     """
     return NAME.sub(lambda name: f"projects/{project_number(name[1])}", text)
 

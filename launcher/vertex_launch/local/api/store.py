@@ -24,8 +24,8 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.resource_file import now
 from vertex_launch.untrusted.regular_file import locked_elsewhere
 
-LOCK = "service.lock"  # contains the process id and the endpoint of the process that uses the folder
-# Each part of a name becomes a folder or a file, so it can't contain a character that is special in a file system.
+LOCK = "service.lock"  # contains the process ID and the endpoint of the process that uses the folder
+# Each part of a name becomes a folder or a file, so no part can contain a character that is special in a file system.
 PART = r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}"
 NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 
@@ -49,7 +49,7 @@ class Store:
         self._lock.close()
 
     def new_id(self) -> str:
-        """Return a new numeric ID like the IDs of Vertex AI. Each new ID is larger than all earlier IDs."""
+        """Return a new numeric ID in the format of Vertex AI's IDs. Each new ID is larger than all earlier IDs."""
         with self._changed:
             self._last_id = max(time.time_ns() // 1000, self._last_id + 1)
             return str(self._last_id)
@@ -57,7 +57,7 @@ class Store:
     def create(self, name: str, resource: Mapping[str, Any]) -> Resource:
         """Store a new resource with its name and the current time.
 
-        Raises ApiError if the name exists, the name isn't valid, or the disk is full.
+        Raises ApiError if the name isn't valid or is already in use, or if the disk is full.
         """
         if not NAME.fullmatch(name):
             raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, - and _ in IDs')
@@ -84,7 +84,7 @@ class Store:
     def update(self, name: str, **fields: Any) -> Resource:
         """Replace the given fields of a resource. Remove each field whose new value is None.
 
-        If the disk is full, change the resource only in memory, because clients wait until a job ends.
+        If the disk is full, change the resource only in memory, because clients wait for a job's final state.
         """
         with self._changed:
             merged = {**self.get(name), **fields, "updateTime": now()}
@@ -96,7 +96,7 @@ class Store:
             return self._keep(name, changed)
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
-        """Append JSON rows to a resource's rows. Raises ApiError if the disk is full."""
+        """Append JSON rows to a resource. Raises ApiError if the disk is full."""
         with self._changed, _exhausting(name):
             self.get(name)
             with open(self._rows(name), "a", encoding="utf-8", opener=private_file) as file:
@@ -114,7 +114,7 @@ class Store:
         return rows
 
     def size(self, name: str) -> int:
-        """Return the total size in bytes of the rows of a resource and of all resources under this resource."""
+        """Return the total size of all rows of a resource and of the resources under it, in bytes."""
         self.get(name)
         return sum(file.stat().st_size for file in (self._folder / name).rglob("*.jsonl"))
 
@@ -194,7 +194,7 @@ def endpoint_of(folder: Path) -> str:
 
 
 def _holder(folder: Path) -> tuple[str, str]:
-    """Return the ID and the endpoint of the process that uses a folder. The `run` command doesn't have an endpoint."""
+    """Return the ID and the endpoint of the process that uses a folder. For the `run` command, the endpoint is ""."""
     with contextlib.suppress(OSError), (folder / LOCK).open() as file:
         if locked_elsewhere(file):
             process, _, endpoint = file.read().strip().partition(" ")

@@ -20,7 +20,7 @@ STOPPED = "the local Vertex was stopped before this job ended; create the job ag
 
 @contextlib.contextmanager
 def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call `act` in another thread after every `seconds` seconds, and once more when the block ends."""
+    """Call `act` in a separate thread every `seconds` seconds, and once more when the block ends."""
     closing = threading.Event()
 
     def repeat() -> None:
@@ -68,14 +68,14 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
     noun: str  # the name of a task in messages
     prefix: str  # the prefix of the states
     ended: frozenset[str]  # the final states
-    transient: tuple[str, ...] = ()  # the fields that only tasks that haven't ended have
+    transient: tuple[str, ...] = ()  # the fields that only unfinished tasks contain
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._lock = threading.Condition()  # reentrant; notified when a task ends
         self._tasks: dict[str, Task] = {}
         self._closed = False
-        for resource in reversed(store.all(self.collection)):  # oldest first, in the order of the queue
+        for resource in reversed(store.all(self.collection)):  # in queue order, oldest first
             if str(resource.get("state")) not in self.ended:
                 self._lose(resource)
 
@@ -143,7 +143,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
 
         The caller must hold the lock, so that the task can't end before it's registered.
         """
-        # The thread is a daemon so that an interrupted `close` doesn't wait. The replicas end with the service.
+        # The thread is a daemon so that an interrupted `close` doesn't wait. The replicas exit when the service exits.
         threading.Thread(target=self._run, args=(task,), name=task.id, daemon=True).start()
 
     def _enter(self, task: Task, state: str) -> None:
@@ -176,12 +176,12 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             traceback.print_exception(raised)
             state, error = "FAILED", our_fault(raised).rpc
         with self._lock:  # otherwise `cancel` could overwrite the final state
-            if error and task.stopping.is_set():  # being stopped explains any failure
+            if error and task.stopping.is_set():  # the stop explains any failure
                 state, error = self._stopped(task.name, task.why)
             self._finish(task, state, error)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """Return the final state and the error of a task that was stopped by a client or by the end of the service."""
+        """Return the final state and the error of a task that was stopped by a client or by the service's shutdown."""
         resource = self._store.get(name)
         if resource["state"] == f"{self.prefix}CANCELLING":
             # The service's text contains the word CANCELED, which Prefect's worker uses to distinguish a cancellation

@@ -47,9 +47,9 @@ PREFIX = "JOB_STATE_"
 QUEUED, PENDING, SUCCEEDED, FAILED = (f"{PREFIX}{state}" for state in ("QUEUED", "PENDING", "SUCCEEDED", "FAILED"))
 ENDED = frozenset((SUCCEEDED, FAILED, f"{PREFIX}CANCELLED", f"{PREFIX}EXPIRED"))
 
-DEPENDS = "dependsOnAnother"  # an internal field of a job that ends with its tuning job or pipeline
+DEPENDS = "dependsOnAnother"  # an internal field of a job that ends when its tuning job or pipeline ends
 SHELLS = "webAccessUris"  # the URLs of shells by replica while the job runs
-EVENTS = 1000  # how many of the latest events are kept until they are shown
+EVENTS = 1000  # the maximum number of recent events to keep until the terminal shows them
 LONGEST_WAIT_SECONDS = 24 * 3600.0  # the default maximum wait of FLEX_START jobs; 0 means no limit
 
 
@@ -200,7 +200,7 @@ class Jobs(BackgroundTasks[_Ticket]):
                         self._store.reread(name)
                     self._seen[path] = changed
         for job in self._store.all(COLLECTION):
-            # The store has a new job of the service a moment before the queue has it. A client may delete it meanwhile.
+            # A new job is in the store a moment before the job is in the queue. Meanwhile, a client may delete the job.
             with self._lock, contextlib.suppress(ApiError):
                 if self._is_of_a_run(job["name"]):
                     self._lose(job)
@@ -210,13 +210,13 @@ class Jobs(BackgroundTasks[_Ticket]):
         return self._store.get(name).get("state") not in ENDED and name not in self._tasks
 
     def _lose(self, resource: Resource) -> None:
-        """End a job whose process has ended.
+        """Set the final state of a job whose process has exited.
 
         Don't end a queued job or a job that the `run` command is still running.
         """
         name = resource["name"]
         if resource["state"] == QUEUED and not resource.get(DEPENDS):
-            if self._endpoint:  # otherwise the job waits for a service
+            if self._endpoint:  # otherwise, the job waits for a service
                 self._requeue(name, resource)
             return
         goes_on = journal.is_open(self._context.state_dir.journal(id_of(name)))
@@ -253,10 +253,9 @@ class Jobs(BackgroundTasks[_Ticket]):
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Start the jobs that fit, strictly in the order of the queue, so that large jobs don't starve.
+        """Start the jobs for which enough machines are free, strictly in queue order, so that large jobs don't starve.
 
-        If a region or a persistent resource lacks free capacity, only the jobs that use this region or resource are
-        delayed.
+        If a region or a persistent resource lacks free capacity, only jobs that use this region or resource wait.
         """
         with self._lock:
             room = resource_pools.stocks(self._store, self._context.options)
@@ -338,14 +337,14 @@ class Jobs(BackgroundTasks[_Ticket]):
 def _taken(room: Machines, needs: Machines) -> bool:
     """Take machines from the stocks, and return whether the stocks contained enough machines.
 
-    If the stocks didn't contain enough machines, the shortage delays all later jobs.
+    If a stock didn't contain enough machines, all later jobs that need this stock also wait.
     """
     room.subtract(needs)
     return all(room[stock] >= 0 for stock in needs)
 
 
 def _longest_wait(job: Job) -> float:
-    """Return the maximum wait of a FLEX_START job in seconds. Return 0 if the wait of the job isn't limited."""
+    """Return the maximum wait of a FLEX_START job in seconds. Return 0 if the job can wait indefinitely."""
     if job.strategy != "FLEX_START":
         return 0
     if "max_wait_duration" not in job.spec.scheduling:

@@ -1,6 +1,6 @@
 """Connects jobs to experiments and TensorBoards: finds missing resources, creates runs, and copies curves.
 
-While a job writes event files, the scalars in the files become runs of the job's TensorBoard.
+While a job writes event files, the local Vertex copies the scalars in these files to runs in the job's TensorBoard.
 Source: Vertex AI documentation, "Use Vertex AI TensorBoard with custom training", mid 2026; google-cloud-aiplatform
 2.7.0, jobs.py, the extra "autologging", metadata/experiment_run_resource.py and tensorboard/uploader.py (names of
 runs).
@@ -32,15 +32,15 @@ from vertex_launch.untrusted.regular_file import open_regular
 
 JOBS = "_custom_jobs"  # a key of a run's metadata
 PACKAGE = re.compile(r"(?:gs://|/gcs/)(\S+\.tar\.gz)")
-# A package for autologging must require this mlflow. The SDK requires mlflow 1.27 to 2.16, which need an older protobuf
-# than the launcher's. pip keeps the installed protobuf and tries all mlflow releases. pip 26.3 gave up after 13 minutes
-# or selected an mlflow of 2022 that doesn't run. With this requirement, pip immediately installs an older protobuf for
-# the job.
+# A package for autologging must require this version of mlflow. The SDK requires mlflow 1.27 to 2.16, which requires an
+# older protobuf than the launcher does. pip keeps the installed protobuf and tries all mlflow releases. pip 26.3 gave
+# up after 13 minutes or selected an mlflow release from 2022 that doesn't run. With this requirement, pip immediately
+# installs an older protobuf for the job.
 MLFLOW = "mlflow==2.16.0"
 LARGEST = 10**6  # the maximum number of bytes of requirements
 
 EVERY = 10.0  # seconds between two reads of the files
-ROOT_RUN = "default"  # the run of files that aren't in a subfolder
+ROOT_RUN = "default"  # the run for event files that aren't in a subfolder
 NOT_IN_AN_ID = re.compile("[^a-zA-Z0-9-]")
 
 
@@ -103,7 +103,7 @@ def _requirements(package: Path) -> Iterator[str]:
 
 
 class Curves:
-    """The curves of one job, which are stored in the TensorBoard experiment that has the job's ID."""
+    """The curves of one job. The curves are stored in the TensorBoard experiment with the job's ID."""
 
     def __init__(self, store: Store, job: str, board: str, folder: Path) -> None:
         self._store, self._job, self._folder = store, job, folder
@@ -114,7 +114,7 @@ class Curves:
     def follow(self) -> None:
         """Add new points from the event files to the TensorBoard.
 
-        Skip unreadable files and a TensorBoard that was deleted.
+        Skip unreadable files. If the TensorBoard was deleted, don't add points.
         """
         with contextlib.suppress(ApiError, OSError):
             for path in sorted(filter(Path.is_file, self._folder.rglob("*tfevents*"))):

@@ -55,7 +55,7 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class JobLog:
-    """A job's journal as LogEntry resources. A label of each entry contains the ID of the job.
+    """A job's journal as LogEntry resources. Each entry has a label that contains the job ID.
 
     If the job is a trial, the label may contain the ID of the tuning job instead.
     Source: Cloud Logging API v2, and the fields that gcloud reads.
@@ -68,7 +68,7 @@ class JobLog:
 
     def read(self, query: Query) -> Iterator[Entry]:
         """Yield the entries between the query's two keys, in the query's order. Read the journal in blocks."""
-        with contextlib.suppress(OSError):  # the job has printed nothing yet
+        with contextlib.suppress(OSError):  # the job hasn't printed a line yet
             offsets = range(self.path.stat().st_size)
             begin = bisect_right(offsets, query.after, key=self._first)
             starts = range(begin, bisect_left(offsets, query.before, begin, key=self._first), BLOCK)
@@ -139,8 +139,8 @@ def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
 def list_entries(store: Store, request: Mapping[str, Any]) -> Resource:
     """Return a page of entries from the logs of all jobs, in response to an entries.list request.
 
-    A filter, such as the filter of gcloud, may contain the ID of a tuning job. In this case, the entries of all its
-    trials are labeled with the ID of the tuning job. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
+    A filter, such as gcloud's filter, may contain the ID of a tuning job. In this case, all entries of the job's trials
+    are labeled with the ID of the tuning job. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
     """
     projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):
@@ -178,9 +178,9 @@ def _query(request: Mapping[str, Any]) -> Query:
 
 
 def _page(entries: Iterator[Entry], query: Query) -> Resource:
-    """Return the next page.
+    """Return the next page of entries.
 
-    The page token contains the last entry that was read, so the token stays valid if lines are added.
+    The page token contains the key of the last entry that was read, so the token stays valid if lines are added.
     """
     page, read = list[Resource](), 0
     for key, size, entry in entries:

@@ -1,6 +1,6 @@
 """Reads the metric file of a trial. In cloudml-hypertune's format, each JSON line contains one metric at one step.
 
-The cloudml-hypertune library rewrites the file for each report and keeps the last 100 lines. Other programs may only
+The cloudml-hypertune library rewrites the file for each report and keeps the last 100 lines. Some other programs only
 append to the file.
 """
 
@@ -18,7 +18,7 @@ from vertex_launch.untrusted import jsons
 from vertex_launch.untrusted.regular_file import LARGEST, open_regular
 
 HEAD = 256  # bytes that contain the first report's time; if they change, the file was rewritten
-CHUNK = 2**22  # how many bytes to read at a time while a trial runs, which takes 0.3 s
+CHUNK = 2**22  # how many bytes to read at a time while a trial runs; reading them takes 0.3 s
 CURE = 'write lines such as {"global_step": 1, "timestamp": 0.5, "loss": 0.25}'
 NO_METRICS = ("checkpoint_path", "global_step", "timestamp", "trial")  # keys of a line that aren't metrics
 SHOWN, LONGEST = 3, 40  # the maximum numbers of names, and of characters in a name or value
@@ -69,7 +69,8 @@ class MetricFile:
         for file in self.path.parent.glob(f"*{self.path.suffix}"):
             if MetricFile(file, self._ids).read(ended=True):
                 return f"{fault} by the chief, but by {file.stem}. Report the metric from {self.path.stem}."
-        # Inferred: no other file counts, because the service sets the variable and has a folder only for this file.
+        # Inferred: other files aren't read, because the service sets the variable and provides a folder only for this
+        # file.
         # Source: github.com/GoogleCloudPlatform/cloudml-hypertune, hypertune.py and issue 6.
         nowhere = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE, and files in /tmp/hypertune don't count"
         return f"{fault}: {nowhere}. Use cloudml-hypertune, or {CURE} to this file"
@@ -79,7 +80,7 @@ class MetricFile:
         file.seek(self._position)
         data = file.read(CHUNK)
         full = len(data) == CHUNK
-        # The data ends with a complete line if no program writes any more or if the line is longer than a chunk.
+        # The data ends with a complete line if no program is still writing, or if the line is longer than a chunk.
         end = data.rfind(b"\n") + 1 or (len(data) if full else 0)
         end = len(data) if ended and not full else end
         for line in data[:end].splitlines():
@@ -119,9 +120,9 @@ def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measureme
 
 
 def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Measurement | None]:
-    """Return the metric names in a line and the line's measurement, or None as the measurement.
+    """Return the metric names in a line and the line's measurement.
 
-    The measurement is None if the line contains no metric in `ids`. Raises ValueError if the line isn't valid.
+    The measurement is None if the line doesn't contain a metric in `ids`. Raises ValueError if the line isn't valid.
     """
     try:
         entry = jsons.loads(line or b"{}")

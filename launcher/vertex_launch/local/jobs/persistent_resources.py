@@ -27,7 +27,7 @@ from vertex_launch.local.jobs.custom_jobs import Jobs
 from vertex_launch.local.resource_file import now
 from vertex_launch.rules import machines, pools, region_and_output, scheduling
 
-MOST = 1000  # the maximum number of machines of a pool. Source: gcloud 528, ai persistent-resources create
+MOST = 1000  # the maximum number of machines in a pool. Source: gcloud 528, ai persistent-resources create
 CHANGEABLE = frozenset(("displayName", "labels", "resourcePools"))
 FIXED = ("id", "machineSpec", "diskSpec")  # fields of a pool that can't change
 # Rules for the machines of jobs that are also valid for persistent resources.
@@ -98,9 +98,9 @@ class PersistentResources(Records):
     def delete(self, name: str) -> None:
         """Cancel all jobs on a resource, and delete the resource after the jobs have ended.
 
-        Raises ApiError NOT_FOUND.
+        Raises ApiError NOT_FOUND if the resource doesn't exist.
         """
-        self._store.update(name, state="STOPPING")  # from now on, it accepts no jobs
+        self._store.update(name, state="STOPPING")  # from now on, the resource doesn't accept jobs
         self._jobs.clear(name)
         super().delete(name)
 

@@ -64,7 +64,7 @@ class _Pipeline(BackgroundTask):
 
     @property
     def output(self) -> str:
-        """The URI of the job's output folder without a slash at the end."""
+        """The URI of the job's output folder without a trailing slash."""
         return self.spec.base_output_directory.output_uri_prefix.rstrip("/")
 
     @property
@@ -181,7 +181,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
 
 def read_inputs(inputs: Any, kind: type[Inputs]) -> Inputs:
-    """Parse the inputs of a task, and return the inputs as a message of the API.
+    """Parse the inputs of a task, and return the inputs as an API message.
 
     Raises ApiError INVALID_ARGUMENT with all errors if the inputs aren't valid.
     """

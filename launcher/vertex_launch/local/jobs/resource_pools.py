@@ -47,7 +47,10 @@ def needed(job: Job, resource: str) -> Machines:
 
 
 def held(resource: Resource) -> Machines:
-    """Return the maximum number of machines of each type in a persistent resource. Pools of the same type are added."""
+    """Return the maximum number of machines of each type in a persistent resource.
+
+    The machines of pools with the same type are added up.
+    """
     pools = ((machine(pool), most(pool)) for pool in resource["resourcePools"])
     return sum((Machines({(resource["name"], kind): count}) for kind, count in pools), Machines())
 
@@ -55,8 +58,8 @@ def held(resource: Resource) -> Machines:
 def needs(parent: str, job: Job, options: Options) -> list[Machines]:
     """Return the machines that a job takes from each stock.
 
-    The stocks of a job are the machines of its persistent resource, or else the replica limits of its region and the
-    service.
+    If a job uses a persistent resource, its stocks are the machines of the resource. Otherwise, its stocks are the
+    replica limits of its region and of the service.
     """
     if resource := resource_of(parent, job):
         return [needed(job, resource)]
@@ -66,13 +69,13 @@ def needs(parent: str, job: Job, options: Options) -> list[Machines]:
 
 
 def stocks(store: Store, options: Options) -> Machines:
-    """Return the maximum number of replicas at a time: in total, in some regions, and on each persistent resource."""
+    """Return the maximum number of concurrent replicas: in total, in some regions, and on each persistent resource."""
     limits = {ALL: options.capacity} | {("", region): count for region, count in options.region_capacity.items()}
     return sum(map(held, store.all(COLLECTION)), Machines(limits))
 
 
 def with_use(resource: Resource, used: Machines) -> Resource:
-    """Return a persistent resource whose pools contain the number of machines that jobs use."""
+    """Return a copy of a persistent resource in which each pool contains the number of machines that jobs use."""
     left, pools = Machines(used), []
     for pool in resource["resourcePools"]:
         stock = resource["name"], machine(pool)

@@ -27,7 +27,9 @@ BEST = StudySpec.MeasurementSelectionType.BEST_MEASUREMENT
 DECAY_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 DECAY_LEAST = 4  # the minimum number of measurements; the curve has three coefficients
 DECAY_MARGIN = 2.0  # standard deviations
-CONVEX_LEAST = 5  # minimum measurements, and more ended trials. Source: StudySpec.ConvexAutomatedStoppingSpec
+# The minimum number of measurements. The number of ended trials must be larger than this number.
+# Source: StudySpec.ConvexAutomatedStoppingSpec.
+CONVEX_LEAST = 5
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Search:
         self._study: Any = None if spec.algorithm == GRID else _study(spec, seed)
 
     def ask(self) -> Suggestion | None:
-        """Return the next trial. Return None if all points of the grid were tried."""
+        """Return the next trial. Return None if all points of the grid have been tried."""
         trial = self._study.ask() if self._study else None
         parameters = next(self._grid, None) if self._grid else _suggest(partial(_draw, trial), self._spec.parameters)
         if parameters is None:
@@ -110,7 +112,7 @@ class Search:
         return whole[-1] if finite and whole[-1] is finite[-1] else None
 
     def why_none(self, measurements: Sequence[Measurement]) -> str:
-        """Return a phrase about a NaN or infinite value in the last measurement with all metrics.
+        """Return a phrase about a NaN or infinite value in the last measurement that contains all metrics.
 
         Return "" if no measurement has all metrics.
         """
@@ -187,7 +189,7 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
     """Return whether a trial is unlikely to beat the best score by the step at which the longest trial ended.
 
     Vertex AI predicts the final score with a Gaussian process. This function fits the power law a + b x^-c with the
-    smallest squared error. The deviation of the measurements from the fitted curve sets the margin.
+    smallest squared error. The deviation of the measurements from the fitted curve determines the margin.
     """
     points = [point for point in curve if point[0] > 0]
     end = max(rival[-1][0] for rival in ended)
@@ -286,7 +288,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
 
 
 def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
-    """Return the value that optuna must draw so that a parameter has this value."""
+    """Return the value that optuna must draw to give a parameter this value."""
     kind = kind_of(parameter)
     if kind == "categorical_value_spec":
         return str(value)

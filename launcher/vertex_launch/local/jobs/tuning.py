@@ -1,4 +1,4 @@
-"""Runs hyperparameter tuning jobs. Each trial is a custom job, and only the metrics of the trial's chief count."""
+"""Runs hyperparameter tuning jobs. Each trial is a custom job, whose chief reports the trial's metrics."""
 
 import contextlib
 import math
@@ -42,9 +42,9 @@ class _Trial:
 
     @property
     def job(self) -> str:
-        """The name of the trial's custom job, or "" if the trial hasn't had a custom job yet.
+        """The name of the trial's custom job. The name is "" if the trial hasn't had a custom job yet.
 
-        If the trial waits for another run, the name is that of its earlier custom job.
+        If the trial is waiting to run again, this name is the name of its earlier custom job.
         """
         return str(self.shown.get("customJob", ""))
 
@@ -98,13 +98,13 @@ class Tunings(BackgroundTasks[_Study]):
     def create(self, parent: str, message: HyperparameterTuningJob, earlier: Resource | None = None) -> Resource:
         """Check and start a tuning job. Raises ApiError if the tuning job isn't valid.
 
-        If `earlier` is set, continue this earlier tuning job with the same study. Successful trials of the earlier
-        tuning job count, and all other trials run again.
+        If `earlier` is set, continue this earlier tuning job with the same study. The earlier tuning job's successful
+        trials keep their results, and all other trials run again.
         """
         refuse([*name_findings(message.display_name), *self.findings(parent, message)])
         name = earlier["name"] if earlier else f"{parent}/{COLLECTION}/{self._store.new_id()}"
         begun = (earlier or {}).get("trials", ())
-        # optuna keeps no state, so with the same seed it would repeat the trials that have already run.
+        # optuna doesn't keep state, so with the same seed it would repeat the trials that have already run.
         study = _Study(name, message, Search(message.study_spec, seed=len(begun)))
         study.trials = [self._again(study, trial) for trial in begun]
         trials = {"trials": [trial.shown for trial in study.trials]} if begun else {}
@@ -134,7 +134,7 @@ class Tunings(BackgroundTasks[_Study]):
     def _again(self, study: _Study, shown: Resource) -> _Trial:
         """Return a trial of an earlier run.
 
-        If another run of the trial would be useful, the trial's state is REQUESTED.
+        If it's useful to run the trial again, the trial's state is REQUESTED.
         """
         parameters = {pair["parameterId"]: pair["value"] for pair in shown["parameters"]}
         began = moment(shown, "startTime")
@@ -149,7 +149,7 @@ class Tunings(BackgroundTasks[_Study]):
     def _has_no_result(self, study: _Study, trial: _Trial, measurements: list[Measurement]) -> bool:
         """Return whether a trial's job succeeded without a final measurement.
 
-        Another run of such a trial would be useless.
+        It's useless to run such a trial again.
         """
         with contextlib.suppress(ApiError):  # its job was deleted
             return self._store.get(trial.job)["state"] == SUCCEEDED and not study.search.final(measurements)

@@ -152,7 +152,10 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 
 
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
-    """Return a row's ML use as a field of an item, and the remaining cells. The first remaining cell is the content."""
+    """Return a row's ML use as a field of an item, and the remaining cells.
+
+    The first remaining cell is the item's content.
+    """
     use = row[0].lower() if row[0].lower() in SETS else ""
     return {LABELS: {ML_USE: use}} if use else {}, [*(row[1:] if use or not row[0] else row), ""]
 

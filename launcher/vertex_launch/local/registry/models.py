@@ -34,7 +34,8 @@ ID = re.compile("[a-z_][a-z0-9_-]{0,62}")
 ALIAS = re.compile("[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 EXPORT_FORMAT = "custom-trained"
 
-# Fields that clients can change in all versions of a model (False) or in one (True). Source: UpdateModelRequest.
+# Fields that clients can change in all versions of a model (False) or in one version (True). Source:
+# UpdateModelRequest.
 CHANGEABLE = {False: ("displayName", "description", "labels"), True: ("versionDescription", "labels")}
 NOT_COPIED = {"versionAliases", "etag", *map(camel, Collection.output_only)}
 # Fields that Vertex AI sets for a model with a container; inferred from public outputs of `models describe`.
@@ -110,7 +111,7 @@ class Models(Collection):
         return self._as_model(self.version(name), versioned="@" in name)
 
     def version(self, name: str) -> Resource:
-        """Return a model version in the format of the store. Raises ApiError NOT_FOUND if the version doesn't exist."""
+        """Return a model version in the store's format. Raises ApiError NOT_FOUND if the version doesn't exist."""
         model, _, version = name.partition("@")
         for stored in self._versions(model):
             if version == stored["versionId"] or (version or DEFAULT) in stored["versionAliases"]:
@@ -133,7 +134,7 @@ class Models(Collection):
         return [self._as_model(version, versioned=True) for version in reversed(self._versions(model))]
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Change all versions of a model. If `name` is NAME@VERSION, change only this version.
+        """Change all versions of a model. If `name` is NAME@VERSION, change only that version.
 
         Raises ApiError if `changed` contains a field that can't be changed.
         """
@@ -215,7 +216,10 @@ class Models(Collection):
         return _answer("UploadModelResponse", self.upload(parent, model, message.model_id, message.parent_model))
 
     def _folder(self, artifact_uri: str) -> Path:
-        """Return the folder of a model's artifacts. Raises ApiError FAILED_PRECONDITION if the folder is empty."""
+        """Return the folder that contains a model's artifacts.
+
+        Raises ApiError FAILED_PRECONDITION if the folder is empty.
+        """
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
             cure = "save the model in that folder. A training job must save the model in the folder in AIP_MODEL_DIR"

@@ -95,7 +95,10 @@ def _by_value(values: Iterable[str]) -> Assignment:
 
 
 def _by_use(items: Sequence[Resource]) -> Assignment:
-    """Return the set that each item's ML use specifies. Split items without an ML use by the default fractions."""
+    """Return the set that each item's ML use specifies.
+
+    Split items without an ML use according to the default fractions.
+    """
     uses = _by_value(item.get(LABELS, {}).get(ML_USE, "") for item in items)
     unassigned = iter(_by_fraction(uses.count(None), DEFAULT))
     return [use or next(unassigned) for use in uses]

@@ -42,7 +42,7 @@ EPOCH = "1970-01-01T00:00:00Z"
 
 
 def collections(store: Store, bucket: str) -> list[Collection]:
-    """Return all collections of TensorBoards. Clients write images and other blobs to `bucket`."""
+    """Return all TensorBoard collections. Clients write images and other blobs to `bucket`."""
     return [_Boards(store, bucket), _Experiments(store), _Runs(store), _TimeSeries(store)]
 
 
@@ -57,7 +57,10 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
 
 
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
-    """Return an experiment's scalars as (step, value), keyed by TAG for the run `root` and RUN/TAG for other runs."""
+    """Return an experiment's scalars as (step, value).
+
+    The key is TAG for the run `root`, and RUN/TAG for any other run.
+    """
     found = {}
     for run in store.list(experiment, "runs"):
         prefix = "" if id_of(run["name"]) == root else f"{run.get('displayName', '')}/"
@@ -137,7 +140,7 @@ class _Runs(Records):
 
 
 class _TimeSeries(Records):
-    """Time series, whose display names are unique in a run."""
+    """The time series of TensorBoards. The display name of a time series is unique in its run."""
 
     collection, message = SERIES, TensorboardTimeSeries
     output_only = (*Records.output_only, "metadata")

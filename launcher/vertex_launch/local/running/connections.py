@@ -29,7 +29,7 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
     """
     names, found = {number: name for name, number in numbers.items()}, dict[Member, psutil.Process]()
     for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # the process has just ended
+        with contextlib.suppress(psutil.Error):  # the process has just exited
             if name := names.get(process.pid) or names.get(process.ppid()):
                 names[process.pid] = name
                 found[name, process.pid] = process
@@ -38,12 +38,12 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
 
 def signal_training_process(number: int, order: Signals) -> None:
     """Send a signal to the descendant of a replica's first process that has used the most CPU time."""
-    with contextlib.suppress(psutil.Error, ValueError):  # the process has just ended, or there is no descendant
+    with contextlib.suppress(psutil.Error, ValueError):  # the process has just exited, or there is no descendant
         max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
 
 
 def _seconds(process: psutil.Process) -> float:
-    """Return the CPU time of a process in seconds. Return 0 if the process has ended."""
+    """Return the CPU time of a process in seconds. Return 0 if the process has exited."""
     try:
         times = process.cpu_times()
         return float(times.user + times.system)
@@ -52,10 +52,10 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
-    """Return the TCP connections of these processes, and map both ends of each connection to the owner of its socket.
+    """Return the TCP connections of these processes, mapped to the processes that own the sockets at both ends.
 
-    Connections on this machine that were closed within the last minute are also included. These connections map to
-    None.
+    Connections on this machine that were closed within the last minute are also included. These connections are mapped
+    to None.
     """
     owners, found = _sockets(members), dict[Ends, Member | None]()
     for family, ipv4 in IPV4.items():
@@ -89,7 +89,7 @@ def _sockets(members: Iterable[Member]) -> dict[int, Member]:
     """
     owners: dict[int, Member] = {}
     for member in members:
-        with contextlib.suppress(OSError):  # the process has just ended
+        with contextlib.suppress(OSError):  # the process has just exited
             for file in os.scandir(f"/proc/{member[1]}/fd"):
                 with contextlib.suppress(OSError):  # the file has just been closed
                     kind, _, inode = os.readlink(file).partition(":")

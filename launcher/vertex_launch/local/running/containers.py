@@ -24,7 +24,7 @@ from vertex_launch.local.running.namespaces import GCS
 CLIENTS = ("docker", "podman")
 ANSWER_SECONDS = 10.0  # the timeout for an optional query
 ENTRY_POINT = "the image's own entry point"  # replaces a command
-# Prefixes of variables that the client reads itself. The replica's values for them go into the client's command.
+# Prefixes of variables that the client reads itself. The client's command contains the replica's values for them.
 CLIENTS_OWN = ("PATH", "HOME", "LD_", "DOCKER_", "XDG_", "CONTAINER")
 METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
 AUTHORITIES = "SSL_CERT_FILE"

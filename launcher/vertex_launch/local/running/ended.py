@@ -110,9 +110,9 @@ class Ended:
 def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
     """Return the exits of replicas, with the likely cause of a failure first.
 
-    The four groups, in this order, are: killed by a signal, failed without a lost peer, exited early with code 0, and
-    lost a peer. Each group is sorted by time. Among the replicas that lost a peer, the replica that most other replicas
-    blame comes first.
+    The exits are sorted into four groups, in this order: killed by a signal, failed without losing a peer, exited early
+    with code 0, and lost a peer. Each group is sorted by time. Among the replicas that lost a peer, the replica that
+    most other replicas blame comes first.
     """
     known = tuple(ends)
     votes = Counter(name for ended in known if ended.lost_a_peer for name in ended.accused)

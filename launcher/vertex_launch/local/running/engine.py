@@ -132,7 +132,7 @@ class Execution:
             return
         if attempt.restart_at <= now:
             self._restart_all()
-        for ended in attempt.to_tell(now - SETTLE_SECONDS):  # otherwise all replicas may be about to exit
+        for ended in attempt.to_tell(now - SETTLE_SECONDS):  # otherwise, all replicas may be about to exit
             self._log(ended.replica, str(ended))
         self._cause_faults(now)
         for state in states:
@@ -161,7 +161,7 @@ class Execution:
         state.due, state.postponed, state.began = math.inf, 0, min(state.began, self._heard)
 
     def _read(self, replica: Replica, line: str, severity: str) -> None:
-        """Show a line of a replica, and check whether the line contains a step at which a simulated fault may be due.
+        """Show a line from a replica, and check whether the line contains a step at which a simulated fault may be due.
 
         The reader thread of the replica calls this method.
         """
@@ -319,7 +319,7 @@ class Execution:
         return tuple(dict.fromkeys(filter(None, notes)))
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
-        """Yield the running replicas that SIGSTOP stopped, and those that other replicas blame for a lost peer."""
+        """Yield each running replica that SIGSTOP stopped, or that other replicas blame for a lost peer."""
         named, running = {name for ended in failures for name in ended.accused}, self._numbers()
         stuck = {name: does for ended in failures for name, does in events.stuck(ended.event).items()}
         stopped = {name for name, activity in activities(running).items() if activity.stopped}

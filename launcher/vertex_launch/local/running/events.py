@@ -13,7 +13,7 @@ Fields = Mapping[str, Any]  # the fields of one line
 
 MOST = 10**12  # the maximum number of steps
 GOES_ON = {"step", "saved", "resumed"}
-# Maps a field of a replica's last event to the way in which the replica ended.
+# Maps a field of a replica's last event to a phrase about how the replica reacted.
 FATES = {
     "asked_to_stop": "saved the same step",
     "diverged": "stopped at the same step",
@@ -27,7 +27,7 @@ LONGEST = 40  # the maximum number of characters of a metric
 
 @dataclass(frozen=True)
 class Steps:
-    """The finished steps of a run, the total number of steps, and a metric such as `train loss 0.1234`.
+    """The number of finished steps of a run, the total number of steps, and a metric such as `train loss 0.1234`.
 
     The metric may be "".
     """
@@ -65,7 +65,7 @@ def accused(event: Fields) -> Iterator[str]:
 
 
 def stuck(event: Fields) -> dict[str, str]:
-    """Map the name of the replica that is stuck, according to an event, to the phrase `is stuck in PLACE`."""
+    """Map the name of the replica that an event reports as stuck to the phrase `is stuck in PLACE`."""
     place = printable(str(event.get("place", "its program")))
     return {name: f"is stuck in {place}" for name in [event.get("stuck")] if isinstance(name, str)}
 

@@ -101,7 +101,7 @@ def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tup
 
 
 def _listening(replica: Replica) -> Replica:
-    """Return the replica with a PYTHONPATH that makes Python handle the signals in IN_PYTHON."""
+    """Return the replica with a changed PYTHONPATH, so that Python handles the signals in IN_PYTHON."""
     path = filter(None, (str(INJECTED), replica.env.get("PYTHONPATH")))
     return replace(replica, env={**replica.env, "PYTHONPATH": os.pathsep.join(path)})
 
@@ -109,7 +109,7 @@ def _listening(replica: Replica) -> Replica:
 def step_of(line: str) -> int:
     """Return the step in a printed line: the field `step` of a JSON line, or a text such as `step 20`.
 
-    Otherwise, return 0.
+    Return 0 if the line doesn't contain a step.
     """
     step, match = payload(line).get("step"), STEP.search(message(line))
     return step if isinstance(step, int) else int(match[1]) if match else 0

@@ -14,18 +14,18 @@ from pathlib import Path
 from vertex_launch.job.state_dir import StateDir, private
 from vertex_launch.untrusted.regular_file import locked_elsewhere, open_regular
 
-# The shell variables that every replica gets, for search paths, language, network, GPUs, and the compiler.
+# The shell variables that every replica receives, for search paths, language, network, GPUs, and the compiler.
 INHERITED = frozenset(
     (
         *("PATH", "LD_LIBRARY_PATH", "LANG", "LANGUAGE", "TZ"),
         *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"),
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
         *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GLOO_SOCKET_IFNAME", "CC", "CXX"),
-        *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # lead storage clients to the local buckets
+        *("STORAGE_EMULATOR_HOST", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"),  # direct storage clients to the local buckets
     )
 )
-# Without a GPU, Accelerate joins other processes only if this variable selects the CPU. The Trainer of transformers
-# uses Accelerate.
+# Without a GPU, Accelerate joins other processes only if this variable selects the CPU. The transformers Trainer uses
+# Accelerate.
 CPU = {"ACCELERATE_USE_CPU": "true"}
 LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder; adds the launcher's user packages to the search path
 
@@ -63,7 +63,7 @@ def remove_left_homes(state_dir: StateDir) -> None:
 
 
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
-    """Return the variables of [env] and `--pass-env`.
+    """Return the environment variables that [env] and `--pass-env` specify.
 
     If a variable has no fixed value, use the value from the shell.
     """

@@ -17,7 +17,7 @@ from vertex_launch.job.state_dir import private, private_file
 from vertex_launch.local.google import METADATA
 
 LOOPBACK, LOOPBACK_NETWORK = "127.0.0.1", "127.0.0.0/8"
-FIRST_OWN = IPv4Address("127.1.0.1")  # on Linux, every address in 127.0.0.0/8 leads to this machine
+FIRST_OWN = IPv4Address("127.1.0.1")  # on Linux, every address in 127.0.0.0/8 belongs to this machine
 NETWORKS = 2**15  # the number of networks of 256 addresses each that start at FIRST_OWN
 SYSTEM_HOSTS = Path("/etc/hosts")
 HTTP_PROXIES = frozenset(("http_proxy", "https_proxy", "all_proxy"))
@@ -43,7 +43,7 @@ class Host:
     def env(self) -> dict[str, str]:
         """The environment variable HOSTNAME, which every container sets.
 
-        Replicas without hostnames don't set the variable.
+        If the replica doesn't have a hostname, the dictionary is empty.
         """
         return {} if self.name == self.ip else {"HOSTNAME": self.name}
 
@@ -105,7 +105,8 @@ def free_addresses(count: int) -> list[str]:
 def free_ports(count: int) -> list[int]:
     """Return different ports on which no program is listening, on any address of this machine.
 
-    A port is reused only after thousands of other ports, because a new job's replicas may not be listening yet.
+    A port is reused only after thousands of other ports have been used, because a new job's replicas may not be
+    listening yet.
     """
     ports: list[int] = []
     for port in itertools.islice(_ports(), PORTS_TRIED):

@@ -51,7 +51,7 @@ class Tail:
         self._characters = 0
         self._before: str | None = None  # the prefix of each line of an unfinished traceback
         self.raised = ""  # the exception in the last traceback
-        self.event: events.Fields = {}  # the last event that states why the replica ends
+        self.event: events.Fields = {}  # the last event that states why the replica exits
 
     def add(self, line: str, severity: str) -> None:
         """Add a line. The argument `severity` applies to lines that don't set a severity."""
@@ -89,7 +89,7 @@ class Tail:
 
 
 def payload(line: str) -> dict[str, Any]:
-    """Return the fields of a printed line in the way Cloud Logging parses the line.
+    """Parse a printed line as Cloud Logging does, and return the fields of the line.
 
     If the line isn't a JSON object, return the whole line in the field `message`.
     """

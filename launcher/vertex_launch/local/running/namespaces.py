@@ -1,4 +1,4 @@
-"""Isolates a replica from other processes like a container, as far as this machine supports isolation."""
+"""Isolates a replica from other processes, as a container does, if this machine supports isolation."""
 
 import contextlib
 import functools
@@ -17,19 +17,19 @@ PYTHON = (sys.executable, "-I", "-S")  # starts fast because it skips the launch
 ENVIRONMENT = [sys.prefix] if sys.prefix != sys.base_prefix else []  # shared so that compiled modules persist
 PROBE_SECONDS = 10
 GCS, BUCKETS = "/gcs", "gcs"  # the mount point of the buckets, and their folder in the launcher's folder
-# A probe succeeds if a replica's own host name resolves to an address. Some systems never read /etc/hosts.
+# A probe succeeds if a replica's own hostname resolves to an address. Some systems never read /etc/hosts.
 PROBE = (*PYTHON, "-c", "import os, socket; socket.gethostbyname(os.environ['HOSTNAME'])")
 PROBED = hosts.Host("vertex-probe", hosts.LOOPBACK, 0)
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """The type of isolation that the shim sets up before the shim starts a command."""
+    """The type of isolation that the shim sets up before it starts a command."""
 
     world: str = "none"  # or "root" or "user" for a PID namespace, or "container" if the command makes a container
     state: Path | None = None  # the launcher's folder with the buckets; if None, files aren't isolated
     mounts: bool = False  # whether the buckets at /gcs and other folders can be mounted
-    hosts: Path | None = None  # the file to mount at /etc/hosts; HOSTNAME then sets the host name
+    hosts: Path | None = None  # the file to mount at /etc/hosts; HOSTNAME then sets the hostname
     folders: Mapping[int, Mapping[str, Path]] = field(default_factory=dict)  # pool -> mount point -> folder
     layered: bool = False  # whether all files that a replica writes are private, as in a container layer
     large: frozenset[int] = frozenset()  # the pools with machines on which gcsfuse renames folders
@@ -50,7 +50,7 @@ class Isolation:
 
 @functools.cache
 def isolation(buckets: Path | None = None) -> Isolation:
-    """Return the best isolation that works on this machine, according to test commands.
+    """Run test commands, and return the best isolation that works on this machine.
 
     On Linux, root can use complete isolation, and other users can use most isolation features. On macOS, replicas
     aren't isolated.

@@ -1,4 +1,4 @@
-"""Simulates the NFS mounts of a job with local folders.
+"""Uses local folders to simulate a job's NFS mounts.
 
 All jobs that mount the same NFS export share one local folder.
 """

@@ -115,7 +115,10 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """The likely cause in the service's wording, with a traceback, followed by one line for each other fact."""
+        """The likely cause in the service's wording, with a traceback.
+
+        The message continues with one line for each additional fact.
+        """
         lines = [f"the job {self.ending.value}"]
         if self.failures:
             lines = [self.failures[0].verdict, *self.others]
@@ -130,7 +133,7 @@ class Outcome:
 
 
 def hidden(primary: Ended | None, running: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """Yield the problems that a successful job hides.
+    """Yield the problems that occurred although the job succeeded.
 
     `running` yields the name and last lines of each running replica.
     """

@@ -54,7 +54,7 @@ def folders(environment: Path) -> tuple[Path, ...]:
 
 
 def variables(environment: Path, env: Variables) -> dict[str, str]:
-    """Return the environment variables `env`, changed so that a process searches this virtual environment first."""
+    """Return the variables in `env`, with changes that make a process search this virtual environment first."""
     return {
         **env,
         **(NOT_ISOLATED if _builds_wheels() else {}),
@@ -64,7 +64,7 @@ def variables(environment: Path, env: Variables) -> dict[str, str]:
         "PYTHONUSERBASE": f"{environment}/user",
         "VIRTUAL_ENV": str(environment),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_NO_CACHE_DIR": "1",  # otherwise pip reuses an old wheel of a package that was uploaded again
+        "PIP_NO_CACHE_DIR": "1",  # otherwise, pip reuses an old wheel of a package that was uploaded again
     }
 
 
@@ -91,7 +91,7 @@ def install(
 ) -> None:
     """Install packages and their missing dependencies, and append the output of pip to the file `log`.
 
-    Raises FaultError if pip fails, was stopped, or takes too long. The error message begins with `place`, which is the
+    Raises FaultError if pip fails, is stopped, or takes too long. The error message begins with `place`, which is the
     location of the packages in the job file.
     """
     found = variables(environment, env)
@@ -102,7 +102,7 @@ def install(
             code = _run(place, command, found | more, output, stopping)
             output.seek(start)
             text = output.read().decode("utf-8", "replace")
-            if not NO_BACKEND.search(text):  # otherwise pip can download the build system that the package requires
+            if not NO_BACKEND.search(text):  # otherwise, pip can download the build system that the package requires
                 break
     if code:
         reason = (PIP_ERROR.findall(text) or text.splitlines() or ["pip printed no output"])[-1].rstrip(".")
@@ -122,9 +122,8 @@ def prepared(
     """Create an environment for each replica that installs packages. Return all replicas.
 
     The environments and the file pip.log are created in `folder`. When pip installs packageUris, pip uses the shell's
-    pip settings from `environ`.
-    Raises FaultError if a package isn't in its bucket or pip can't install a package. Raises FaultError if `stopping`
-    is set because the job isn't needed any more.
+    pip settings from `environ`. Raises FaultError if a package isn't in its bucket or pip can't install a package.
+    Raises FaultError if `stopping` is set because the job is no longer needed.
     """
     folder = folder.absolute()
     of_pip = {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}
@@ -211,6 +210,6 @@ def _builds_wheels() -> bool:
 def _before(path: str | None, folders: Sequence[Path]) -> str:
     """Return a search path that begins with these folders.
 
-    The path contains no empty part, because an empty part would mean the current folder.
+    The path doesn't contain an empty part, because an empty part would mean the current folder.
     """
     return os.pathsep.join([*map(str, folders), *([path] if path else [])])

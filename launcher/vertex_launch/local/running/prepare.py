@@ -60,9 +60,9 @@ def prepare(
 ) -> PreparedJob:
     """Assign hosts, shares of this machine, environment variables, folders, and installed packages to a job's replicas.
 
-    Reducers only receive a host. The event `stopping` is set when the job isn't needed any more. Raises FaultError if
-    only the image defines the command of a pool, or if a simulated fault is for an unknown replica. Raises FaultError
-    if an image, the output folder's bucket, an NFS mount, or a package isn't available.
+    Reducers only receive a host. The event `stopping` is set when the job is no longer needed. Raises FaultError if
+    only the image defines the command of a pool, or if a simulated fault specifies an unknown replica. Raises
+    FaultError if an image, the output folder's bucket, an NFS mount, or a package isn't available.
     """
     state_dir = context.state_dir
     logs, policy = state_dir.logs(job_id), restart_policy.policy(job, context.options)
@@ -76,7 +76,8 @@ def prepare(
         return PreparedJob(tuple(contained), logs, policy, isolated)
     nfs.require_mounts(job, isolated)
     if isolated.hosts:
-        # Google's host names lead clients that bypass the proxy to a closed port. The metadata server needs no proxy.
+        # Google's hostnames direct clients that bypass the proxy to a closed port. The metadata server doesn't require
+        # a proxy.
         away = dict.fromkeys(google.names(for_local(context.settings).region), hosts.LOOPBACK) if context.wire else {}
         away |= dict.fromkeys(google.METADATA, context.metadata) if context.metadata else {}
         isolated = replace(isolated, hosts=hosts.write(state_dir.hosts(job_id), machines.values(), away))

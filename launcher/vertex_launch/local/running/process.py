@@ -23,7 +23,7 @@ from vertex_launch.local.running.namespaces import Isolation
 SHIM_SECONDS = 3  # how long the shim may take to kill all processes after its standard input was closed
 READ_SECONDS = 10  # after an exit, how long to wait for another line
 DRAIN_SECONDS = 600  # after an exit, how long to read lines in total; detached processes may print without end
-NOTES = "notes"  # a file in the log folder with sentences on the job, one for each line
+NOTES = "notes"  # a file in the log folder with sentences about the job, one for each line
 CHUNK = 2**16  # how many bytes of a stream to read at a time
 
 # The severities that Cloud Logging gives to plain lines. Source: output of `stream-logs` in
@@ -53,7 +53,8 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 class Process:
     """The process of a replica that was started.
 
-    When the process exits, another thread calls `report` once. Raises FaultError if the system can't start the process.
+    When the process exits, a separate thread calls `report` once. Raises FaultError if the system can't start the
+    process.
     """
 
     def __init__(self, replica: Replica, logs: Path, show: Show, isolation: Isolation, report: Report) -> None:
@@ -103,7 +104,7 @@ class Process:
         self._order(b"\0%s\n" % os.fsencode(terminal))
 
     def wait(self, seconds: float) -> None:
-        """Wait until the process exits, but at most this number of seconds."""
+        """Wait at most this number of seconds until the process exits."""
         self._waiter.join(timeout=seconds)
 
     def let_go(self) -> None:
@@ -122,7 +123,7 @@ class Process:
         self._waiter.join()
 
     def _order(self, order: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the process has just ended or was closed
+        with contextlib.suppress(OSError, ValueError):  # the process has just exited or was closed
             self._orders.write(order)
 
     def _read(self, log: io.RawIOBase, stdout: IO[bytes], stderr: IO[bytes]) -> None:

@@ -72,7 +72,7 @@ class ReplicaState:
         self.planned.clear()
 
     def act(self, now: float) -> None:
-        """Send all planned signals that are due to the replica's process."""
+        """Send the replica's process all planned signals that are due."""
         for number in [number for number, at in self.planned.items() if at <= now]:
             del self.planned[number]
             self.send_signal(number)

@@ -18,11 +18,13 @@ LONGEST_SECONDS = 7 * 24 * 3600.0  # the default job timeout
 # Documented: after an abort or an invalid memory access, the whole job is retried, not only the replica.
 CRASHES = tuple(code + number for code in (0, 128) for number in (signal.SIGABRT, signal.SIGSEGV))
 
-# Documented: a "user code exception" is permanent and ends the whole job, and any other nonzero exit is restarted.
+# Documented: a "user code exception" is permanent and ends the whole job, and a replica with any other nonzero exit
+# code is restarted.
 # Observed in public issues: exit code 1, from an uncaught Python exception, is permanent.
 # Inferred: wrong usage (2, from argparse and click), a command that can't run (126), and a missing command (127) are
-# permanent, too. Replicas with any other exit code are restarted, even with 137. The page lists a lack of memory among
-# the permanent errors, but locally exit code 137 looks the same after a lack of memory and after a lost machine.
+# permanent, too. Replicas with any other exit code, including 137, are restarted. The documentation lists a lack of
+# memory among the permanent errors. However, exit code 137 locally occurs both after a lack of memory and after the
+# loss of a machine.
 USER_CODES = (1, 2, 126, 127)
 
 
@@ -35,7 +37,7 @@ class Policy:
 
     replica_restarts: int = 0  # restarts in place, for each replica and each attempt of the job
     job_retries: int = 0  # retries of the whole job, after these restarts or after a crash
-    preemptions: int = 0  # preemptions of machines, which each restart the whole job
+    preemptions: int = 0  # preemptions of machines, each of which restarts the whole job
     together: bool = False  # whether all replicas restart if one of them restarts
     retry_user_errors: bool = False  # whether any nonzero exit is restarted, which the documentation might also mean
     timeout: float = math.inf  # from the first start

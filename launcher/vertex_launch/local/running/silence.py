@@ -37,7 +37,7 @@ class Silence:
 
         Args:
             silent: the number of seconds since the last line of any replica.
-            processes: maps each running replica to the ID of its first process. Empty if no process is visible.
+            processes: the ID of each running replica's first process. The mapping is empty if no process is visible.
         """
         if silent < SILENT_SECONDS - SAMPLE_SECONDS:
             self.sample, self.told = None, False
@@ -50,7 +50,7 @@ class Silence:
 
 
 def describe(before: Mapping[str, Activity], now: Mapping[str, Activity]) -> str:
-    """Return a sentence about the activity of each replica, based on connections and CPU use in SAMPLE_SECONDS."""
+    """Return a sentence about each replica's activity, based on connections and on CPU use during SAMPLE_SECONDS."""
     sentence = f"no replica has printed a line for {SILENT_SECONDS:g} s"
     if not now:
         return sentence
@@ -81,7 +81,7 @@ def activities(numbers: Mapping[str, int]) -> dict[str, Activity]:
 
 
 def _activity(name: str, members: Mapping[Member, psutil.Process], peers: Iterable[str]) -> Activity:
-    """Return the activity of a replica's processes. Processes that have just ended are skipped."""
+    """Return the activity of a replica's processes. Processes that have just exited are skipped."""
     seconds, stopped = 0.0, False
     for process in (process for (owner, _), process in members.items() if owner == name):
         with contextlib.suppress(psutil.Error):

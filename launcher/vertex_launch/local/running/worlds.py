@@ -1,8 +1,8 @@
 """Finds the worlds of a job. A world is a group of replicas whose processes were connected to each other.
 
 Training processes keep their connections open, so regular samples find these connections. A short connection can begin
-and end between two samples. Linux lists a closed connection for another minute, but doesn't list the owners of the
-connection. Therefore, the replicas of a closed connection are unknown.
+and end between two samples. Linux lists a closed connection for one more minute, but doesn't list the owners of the
+connection. Therefore, the launcher doesn't know which replicas used a closed connection.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from vertex_launch.local.running.hosts import LOOPBACK, first_ephemeral_port
 
 PAUSE, REGULAR = 0.02, 0.5  # seconds between two samples of the connections, and of all processes
 SLOWER = 1000  # the pause is at least 1/1000 of the time since the last replica started
-LOOKS = 3  # how many samples of all processes are required before a missing connection counts
+LOOKS = 3  # how many samples of all processes are required before a missing connection is conclusive
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
 ALONE = (
     "The training processes of different worlds weren't connected. Unless they exchange only files, each world trained"
@@ -89,7 +89,7 @@ class Worlds:
         """Yield a sentence with the number of processes and worlds, if both numbers are known."""
         worlds, sizes = self._worlds(), {self._size(replica) for replica in self.addresses}
         count = f"{len(self.addresses)} replicas"
-        if len(sizes) == 1:  # otherwise some processes, such as Ray's, don't train
+        if len(sizes) == 1:  # otherwise, some processes, such as Ray's, don't train
             count = f"{len(self.addresses) * sizes.pop()} processes"
         if len(worlds) == 1:
             yield f"{count}, 1 world"
@@ -115,7 +115,7 @@ class Worlds:
     def _size(self, replica: str) -> int:
         """Return the number of training processes of a replica.
 
-        Processes that only start other processes don't count.
+        Processes that only start other processes aren't counted.
         """
         linked = [(one, other[0]) for one, other in self.links.values() if one[0] == replica]
         found = {one for one, other in linked if other != replica} or {one for one, _ in linked}

@@ -2,7 +2,7 @@
 
 The JSON file with a bucket's metadata and policy is outside the bucket's folder.
 
-The local Vertex doesn't enforce a bucket's metadata and policy. Every caller has all permissions, objects have one
+The local Vertex doesn't enforce a bucket's metadata or policy. Every caller has all permissions, objects have one
 version, and lifecycle rules don't have an effect.
 Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
 """
@@ -101,7 +101,7 @@ class BucketMetadata:
 
 
 def new(body: Metadata, project: str) -> Metadata:
-    """Return the metadata of a new bucket that a client requests. Raises ApiError if the request isn't valid."""
+    """Return the metadata for a new bucket that a client requests. Raises ApiError if the request isn't valid."""
     storage = {"location": _word(body, "location", "US"), "storageClass": _word(body, "storageClass", "STANDARD")}
     owner = {"projectNumber": project_number(project)} if project else {}  # the SDK rejects other projects' buckets
     times = dict.fromkeys(("timeCreated", "updated"), resource_file.now())
@@ -135,7 +135,7 @@ def _is_binding(binding: Any) -> bool:
 
 
 def _etag(metageneration: str) -> str:
-    """Return the etag of a metageneration.
+    """Return the etag for a metageneration.
 
     If the metageneration is "", return "". The etag is in base64, because gcloud requires base64.
     """

@@ -1,4 +1,4 @@
-"""Cloud Storage's buckets and objects as plain folders and files.
+"""Stores Cloud Storage's buckets and objects as plain folders and files.
 
 Objects exist only as files. A file that a replica writes is immediately an object, and an uploaded object is a file.
 Therefore, an object has only the properties of a file. The content type of an object depends on its name, and custom
@@ -25,8 +25,8 @@ from vertex_launch.local.api.errors import ApiError
 from vertex_launch.local.storage.objects import BLOCK, Checksums, Object, bad_request, check, checksums, object_of
 from vertex_launch.untrusted.regular_file import open_regular
 
-# Computing checksums for large checkpoints would slow down every listing. So a larger object has checksums only if it
-# was uploaded through the API. All clients work without checksums.
+# Computing checksums for large checkpoints would slow down every listing. Therefore, a larger object has checksums only
+# if it was uploaded through the API. All clients work without checksums.
 LARGEST_HASHED = 64 * 2**20  # bytes
 SETTLED = 100  # ms; a newer file can change again within the same timestamp, so its checksums aren't cached
 LONGEST_SESSION = 7 * 86400  # the time in seconds during which a client can resume an upload
@@ -67,14 +67,17 @@ class Buckets:
             raise ApiError("ABORTED", f"The bucket {bucket} isn't empty; delete its objects first.") from None
 
     def folder(self, bucket: str) -> Path:
-        """Return the folder of a bucket's objects. Raises ApiError if the bucket doesn't exist."""
+        """Return the folder that contains a bucket's objects. Raises ApiError if the bucket doesn't exist."""
         folder = self.root / bucket
         if not BUCKET.fullmatch(bucket) or folder.is_symlink() or not folder.is_dir():
             raise ApiError("NOT_FOUND", f"The bucket {bucket} does not exist; create it first.")
         return folder
 
     def find(self, bucket: str, name: str) -> Object | None:
-        """Return an object, or None if the object doesn't exist. Raises ApiError if the name isn't valid for a file."""
+        """Return an object.
+
+        Return None if the object doesn't exist. Raises ApiError if the name can't be used as a file path.
+        """
         path, is_folder = self._path(bucket, name), name.endswith("/")
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             stats = path.lstat()
@@ -182,7 +185,10 @@ class Buckets:
             self._prune(path)
 
     def _path(self, bucket: str, name: str) -> Path:
-        """Return the path of an object that might not exist. Raises ApiError if the name isn't valid for a file."""
+        """Return the path of an object that might not exist.
+
+        Raises ApiError if the name can't be used as a file path.
+        """
         path = self.folder(bucket) / name
         finding = name_fault(name)
         if not finding and os.path.realpath(path) != str(path):

@@ -1,4 +1,4 @@
-"""The part of Cloud Storage's JSON API that google-cloud-storage, gcsfs and gcloud use, with folders as buckets.
+"""The part of Cloud Storage's JSON API that google-cloud-storage, gcsfs and gcloud use. Folders serve as buckets.
 
 Source: Cloud Storage JSON API, reference and "Performing resumable uploads", 2026, and the clients' requests.
 """
@@ -244,7 +244,7 @@ def _call_in(part: Message, batch: Call) -> Call:
 def _as_part(part: Message, answer: Response) -> bytes:
     """Convert a response to a part of the batch response.
 
-    The new part has the same content ID as the part of the request.
+    The new part has the same content ID as the corresponding part of the request.
     """
     id = str(part.get("content-id", "")).strip("<> ")
     about = f"Content-Type: application/http\r\nContent-ID: <response-{id}>\r\n"
@@ -281,9 +281,9 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
 
 
 def _range(text: str, size: int) -> tuple[int, int] | None:
-    """Return the begin and the exclusive end of a range such as bytes=0-9, bytes=5- or bytes=-5.
+    """Return the start and the exclusive end of a range such as bytes=0-9, bytes=5- or bytes=-5.
 
-    If no byte of the range exists, the begin is greater than or equal to the end. Return None if the text isn't a
+    If no byte of the range exists, the start is greater than or equal to the end. Return None if the text isn't a
     range.
     """
     match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", text)

@@ -1,4 +1,4 @@
-"""Listing of a bucket's object names in Cloud Storage's order, page by page.
+"""Lists a bucket's object names in Cloud Storage's order, page by page.
 
 Cloud Storage orders objects by their complete names, so "a.txt" comes before "a/b". A recursive scan of the folders
 yields the same order as Cloud Storage.
@@ -19,9 +19,9 @@ LARGEST_PAGE = 1000
 
 
 def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], str]:
-    """Return one page of a list: the names, the prefixes, and the token of the next page.
+    """Return one page of a list: the names, the prefixes, and the token for the next page.
 
-    On the last page, the token is "". `query` contains the call's parameters. Unknown parameters are ignored. Raises
+    For the last page, the token is "". `query` contains the call's parameters. Unknown parameters are ignored. Raises
     ApiError if a parameter isn't valid.
     """
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
@@ -40,7 +40,10 @@ def page(folder: Path, query: Mapping[str, str]) -> tuple[list[str], list[str], 
 
 
 def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str]:
-    """Yield names and prefixes. Names that are equal up to the first delimiter after the prefix become one entry."""
+    """Yield names and prefixes.
+
+    Names that are equal up to the first delimiter after the prefix are combined into one entry.
+    """
     names = (name for name in _names(folder, prefix, start) if name.startswith(prefix) and name >= start)
     return (key for key, _ in itertools.groupby(names, lambda name: _rolled(name, prefix, delimiter) or name))
 
@@ -72,7 +75,7 @@ def _glob(pattern: str) -> Callable[[str], bool]:
     """Return a function that tests whether a name matches a matchGlob. A * doesn't match a slash, but ** does.
 
     To limit the run time, the function tracks all positions in a name that the pattern can reach. A regular expression
-    would try the positions one after another.
+    would backtrack through these positions.
     """
     if len(pattern) > LONGEST_NAME:
         raise bad_request(f"matchGlob has more than {LONGEST_NAME} characters; shorten it.")

@@ -1,4 +1,4 @@
-"""Cloud Storage objects as values, with their names, generations, checksums and preconditions."""
+"""The state of Cloud Storage objects, with names, generations and checksums, and the preconditions of calls."""
 
 import base64
 import hashlib
@@ -74,7 +74,7 @@ def object_of(bucket: str, name: str, stats: os.stat_result) -> Object:
 
 
 def number(query: Mapping[str, str], name: str) -> int:
-    """Return a parameter as an integer, or 0 if the parameter is missing.
+    """Return a parameter as an integer. Return 0 if the parameter is missing.
 
     Raises ApiError if the parameter isn't a number.
     """

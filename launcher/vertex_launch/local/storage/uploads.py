@@ -47,7 +47,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
 def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
     """Start an upload session, and return its URL.
 
-    The URL contains the session's whole state, so that a session is still valid after a restart of the server.
+    The URL contains the session's entire state, so that the session is still valid after the server restarts.
     """
     about: Mapping[str, Any] = call.json()
     name = _name(call, about)
@@ -89,7 +89,7 @@ def _content_range(call: Call) -> tuple[int, int | None]:
 
 
 async def append(part: Path, call: Call, begin: int) -> int:
-    """Append the bytes of a request that an upload's file doesn't contain yet. Return the file's new size.
+    """Append only the request's new bytes to an upload's file, and return the file's new size.
 
     `begin` is the position of the request's first byte in the object.
     """
@@ -160,7 +160,7 @@ def verified(call: Call, part: Path, about: Mapping[str, Any]) -> Checksums:
 
 
 def _titled(response: Response) -> Response:
-    """Capitalize the names of headers, such as Location, because TensorFlow reads only a capitalized header."""
+    """Capitalize header names, such as Location, because TensorFlow reads only capitalized header names."""
     response.raw_headers = [(name.title(), value) for name, value in response.raw_headers]
     return response
 

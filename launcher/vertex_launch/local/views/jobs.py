@@ -73,7 +73,7 @@ def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Se
 
 
 def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
-    """Return a context manager. While its block runs, a thread prints each change of a job's state and each restart."""
+    """Return a context manager. While the block runs, a thread prints each state change and each restart of a job."""
     states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # known states aren't printed
 
     def report() -> None:

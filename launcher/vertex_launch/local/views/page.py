@@ -97,7 +97,7 @@ def shown(file: Path) -> Handler:
 def part(path: Path, start: int) -> dict[str, Any]:
     """Return the last lines and all metrics from one part of a journal. The part begins at byte `start`."""
     data = b""
-    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:  # the job has printed nothing yet
+    with contextlib.suppress(FileNotFoundError), open_regular(path) as file:  # the job hasn't printed a line yet
         file.seek(start)
         data = file.read(CHUNK)
     # A line that is longer than a chunk is skipped, because no part of it is valid JSON.

@@ -1,4 +1,4 @@
-"""Provides interactive shells in the replicas of jobs with enableWebAccess: a page with a terminal, and its websocket.
+"""Provides interactive shells in the replicas of jobs that set enableWebAccess, through a page with a terminal.
 
 A shell has the permissions of the user who owns the local Vertex process. The shell's URL contains a secret, and only
 the page at this URL may connect to the shell.

@@ -58,7 +58,7 @@ class Bridge(grpc.GenericRpcHandler):
             except NotImplementedError:  # a stream from the client
                 _abort(context, not_here(details.method[1:]).as_json())
 
-        return grpc.stream_stream_rpc_method_handler(answer)  # on the wire, one message is a stream of one
+        return grpc.stream_stream_rpc_method_handler(answer)  # on the wire, a message is a stream of one message
 
     @functools.cache  # noqa: B019 - one bridge lives as long as the process
     def _stub(self, package: str, version: str, service: str, method: str) -> Any:
@@ -121,5 +121,5 @@ def _bytes(response: Any) -> bytes:
 
 
 def _snake(name: str) -> str:
-    """Convert a name to snake case, such as CreateCustomJob to create_custom_job."""
+    """Convert a name to snake case. For example, convert CreateCustomJob to create_custom_job."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

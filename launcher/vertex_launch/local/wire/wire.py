@@ -52,7 +52,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Wire:
-    """The proxies of this process's jobs.
+    """The proxies for the jobs of this process.
 
     Each proxy has its own port. If the endpoint is "", the proxies serve only buckets.
     """
@@ -133,7 +133,7 @@ class Wire:
         await _join(near, far)
 
     async def _tunnel(self, target: str, near: Connection) -> None:
-        """Forward a connection to any other host. If the shell sets a proxy, use this proxy."""
+        """Forward a connection to a host that isn't a Google host. If the shell sets a proxy, use this proxy."""
         writer = near[1]
         try:
             proxy = self._next_proxy(target)

@@ -1,4 +1,6 @@
-"""Handles the signals that simulate program faults: SIGXCPU exits Python with code 0, and SIGUSR2 raises an exception.
+"""Handles the signals that simulate program faults.
+
+SIGXCPU makes Python exit with code 0, and SIGUSR2 raises an exception.
 
 The launcher adds this file's folder to a replica's PYTHONPATH only if `--fault` requests such a fault for the replica.
 """

@@ -1,11 +1,11 @@
-"""Runs the command of one replica in isolation, executes the launcher's orders, and kills all remaining processes.
+"""Runs the command of one replica in isolation, follows the launcher's orders, and kills all remaining processes.
 
     python -I -S shim '{"world": "none|root|user|container", ...}' COMMAND [ARGUMENT ...]
 
-If the world is `root`, or `user` on a Linux that permits namespaces to all users, the command is PID 1 of a PID
-namespace, as in a container. As PID 1, the command ignores SIGTERM unless the command has a SIGTERM handler. All
-descendants of the command end with the command.
-If the world is `container`, the command is `CLIENT run --name=NAME ...`. The file order.py documents the other keys.
+If the world is `root`, or `user` on a Linux system that lets all users create namespaces, the command is PID 1 of a PID
+namespace, as in a container. As PID 1, the command ignores SIGTERM unless the command has a SIGTERM handler. When the
+command exits, all its descendants are killed. If the world is `container`, the command is `CLIENT run --name=NAME ...`.
+The file order.py documents the other keys.
 
 Orders arrive on standard input. A nonzero byte is the number of a signal to send. A zero byte and a line with the path
 of a terminal start a shell for that terminal in the command's environment. The end of the input means that the launcher
@@ -125,7 +125,7 @@ def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits
             limits.answer()
         if 0 in readable:
             byte = os.read(0, 1)
-            if not byte:  # the launcher has ended
+            if not byte:  # the launcher has exited
                 inputs.remove(0)
                 process.kill()
             elif byte[0]:
@@ -134,7 +134,7 @@ def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits
                 shells += _opened(b"".join(iter(lambda: os.read(0, 1), b"\n")), join)
         if ended in readable:
             os.read(ended, 1)
-            for shell in shells:  # process 1 of a namespace can't end while a zombie exists there
+            for shell in shells:  # PID 1 of a namespace can't exit while the namespace contains a zombie
                 shell.poll()
     return code
 

@@ -1,10 +1,10 @@
 """Gives a replica a private file system like that of a container, which is discarded when the replica exits.
 
-The root of the replica's file system is a new folder. Each folder that the current user owns gets a layer: an overlay
-that stores changes in the scratch folders. Other folders are mounted without a layer, and the current user can't change
-these folders. Some folders can't have a layer but contain a folder that requires a layer. Such a folder is created anew
-with its entries. Temporary folders such as /tmp are empty.
-Replicas share the launcher's folder, the Python environment, the buckets at /gcs, and NFS mounts.
+The root of the replica's file system is a new folder. Each folder that the current user owns receives a layer, which is
+an overlay that stores changes in the scratch folders. Other folders are mounted without a layer, and the current user
+can't change these folders. Some folders can't have a layer but contain a folder that requires a layer. Such a folder is
+replaced by a new folder with the same entries. Temporary folders such as /tmp are empty. Replicas share the launcher's
+folder, the Python environment, the buckets at /gcs, and NFS mounts.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ MS_BIND, MS_REC, MS_UNBINDABLE = 1 << 12, 1 << 14, 1 << 17  # Linux: mount(2)
 
 KERNEL = tuple(map(Path, ("/proc", "/sys", "/dev")))
 EMPTY = (Path("/tmp"), DISK, MEMORY)
-LOG_STORAGE = Path("/var/log-storage")  # output*.log in it reaches Cloud Logging. Source: Vertex AI, "Write logs"
+LOG_STORAGE = Path("/var/log-storage")  # its output*.log files reach Cloud Logging. Source: Vertex AI, "Write logs"
 # Sockets of name services, which don't work through an overlay.
 SERVICES = ("/run/systemd", "/run/nscd", "/var/lib/sss/pipes")
 SEARCHED, OWN = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"), ("HOME", "XDG_CACHE_HOME")  # variables that contain folders

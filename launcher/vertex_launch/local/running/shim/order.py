@@ -14,6 +14,6 @@ class Order(NamedTuple):  # imports faster than a dataclass
     shared: Sequence[str] = ()  # folders of this machine in which files that the replica writes persist
     needed: Sequence[str] = ()  # folders that must be visible
     layered: bool = False  # whether overlays store all files that the command writes, not only files in /tmp
-    hosts: str = ""  # the file to mount at /etc/hosts; HOSTNAME then sets the host name
+    hosts: str = ""  # the file to mount at /etc/hosts; HOSTNAME then sets the hostname
     large: bool = False  # whether gcsfuse renames folders on this machine type
     notes: str = ""  # a file for sentences about the job

@@ -33,7 +33,7 @@ class Scratch:
         self._ours, theirs = socket.socketpair()
         child = os.fork()
         if child == 0:
-            if os.fork() == 0:  # the process is no child of ours, so it isn't killed with a replica's processes
+            if os.fork() == 0:  # the process isn't our child, so it isn't killed with a replica's processes
                 self._ours.close()
                 _remove_at_end(theirs, [*self._folders.values()])
             os._exit(0)
@@ -43,7 +43,7 @@ class Scratch:
     def close(self) -> None:
         """Remove the folders."""
         self._ours.shutdown(socket.SHUT_WR)
-        self._ours.recv(1)  # returns when the other process ends
+        self._ours.recv(1)  # returns when the other process exits
 
     def layer(self, place: Path) -> Path:
         """Create a layer for the files that a replica writes to a folder. Return the path of the layer."""
@@ -56,7 +56,7 @@ class Scratch:
         return layer
 
     def files(self) -> Iterator[Path]:
-        """Yield the paths of written files as the replica sees the paths.
+        """Yield the paths of written files in the replica's file system.
 
         Skip empty files, because tools often leave empty files.
         """
@@ -79,7 +79,7 @@ def _remove_at_end(other: socket.socket, folders: list[Path]) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
-        os.dup2(null, stream)  # the launcher waits for the ends of its pipes
+        os.dup2(null, stream)  # the launcher waits until all writers have closed its pipes
     other.recv(1)
     for folder in folders:
         for _ in range(TRIALS):
