@@ -37,7 +37,7 @@ CODE = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFlags:
-    """The flags for the training loop, which are part of Config."""
+    """The training loop flags, which `Config` inherits."""
 
     steps: int = 600
     """Number of optimizer steps."""
@@ -103,7 +103,7 @@ class Config(ModelFlags, LoopFlags):
 
 
 def findings(config: Config) -> Iterator[str]:
-    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
+    """Yield an error phrase with the flag's name for each invalid value."""
     if "inputs" not in (names := data.Batch._fields):
         yield (
             f"trainer/data.py: Batch has {', '.join(names)}, but not `inputs`;"

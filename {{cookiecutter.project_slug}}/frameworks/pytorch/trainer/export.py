@@ -41,7 +41,7 @@ class Exported(NamedTuple):
 
 
 def finish(job: Job, trained: Answers) -> None:
-    """Export the model of the last checkpoint. With every strategy, a checkpoint contains the complete model.
+    """Export the model from the last checkpoint. With every strategy, a checkpoint contains the complete model.
 
     Raises:
         TrainerError: if the checkpoint is damaged, or if the losses of the exported model and the trained model differ.

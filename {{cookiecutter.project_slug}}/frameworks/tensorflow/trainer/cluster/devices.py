@@ -14,7 +14,9 @@ LOW = "mixed_bfloat16"  # the policy for GPUs with bfloat16; weights and gradien
 
 
 def describe() -> str:
-    """Return the name and the versions of this machine's GPUs. Without GPUs, return `CPU`.
+    """Return the name of this machine's GPUs, and the versions of their driver and libraries.
+
+    Without GPUs, return `CPU`.
 
     Example: `NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, NCCL 2.27.7)`
     """
@@ -30,7 +32,7 @@ def name() -> str:
 
 
 def peak_memory() -> dict[str, float]:
-    """Return the highest peak memory of this machine's GPUs in bytes, for a report.
+    """Return the highest peak memory usage of this machine's GPUs in bytes, for a report.
 
     Without GPUs, return an empty dictionary.
     """
@@ -64,7 +66,7 @@ def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None
 
 
 def on_host(arrays: Any) -> Any:
-    """Convert the arrays of a batch, or of any nested structure, to tensors in host memory."""
+    """Convert the arrays in a batch, or in any nested structure, to tensors in host memory."""
     with tf.device("CPU:0"):  # otherwise the parts of all devices would pass through the first GPU
         return tf.nest.map_structure(tf.constant, arrays)
 

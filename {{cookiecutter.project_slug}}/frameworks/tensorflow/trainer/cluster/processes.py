@@ -43,7 +43,7 @@ def bounded(seconds: float) -> Iterator[None]:
     On timeout, print a traceback, and exit with the exit code for a lost peer.
 
     The block may wait in C code that holds the GIL. Python threads and signal handlers can't run while C code holds the
-    GIL. So the timeout uses a timer of the operating system.
+    GIL. Therefore, the timeout uses an operating system timer.
     """
     # faulthandler exits with code 1, which would blame the user. On macOS and old Linux, there is no alternative.
     has_timers = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
@@ -73,7 +73,7 @@ def _exit_after(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_peers(cluster: Cluster) -> Iterator[None]:
-    """Replace TensorFlow's error for a lost peer with an error of one sentence, without a traceback.
+    """Replace TensorFlow's error for a lost peer with a one-sentence error that has no traceback.
 
     Raises:
         LostPeerError: if TensorFlow lost the connection to another machine of the cluster.

@@ -62,7 +62,7 @@ def sync_gpus() -> None:
 
 
 def summary(folder: Path, seconds: float, count: int) -> str:
-    """Return a summary of `count` traced steps, based on the kernels of GPUs or the operations of a CPU."""
+    """Return a summary of `count` traced steps, based on GPU kernels or CPU operations."""
     newest = max((folder / "plugins/profile").glob("*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     space = XSpace.FromString(newest.read_bytes())
     gpus = [plane for plane in space.planes if plane.name.startswith("/device:GPU")]
@@ -99,9 +99,9 @@ def steps_ahead(config: Config, start: int) -> range:
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Return a summary of the average time of the traced steps.
+    """Return a sentence about the average time of the traced steps.
 
-    Communication doesn't make a step slower while it overlaps with computation.
+    Communication that overlaps with computation doesn't make a step slower.
 
     Example: `an average step took 52.1 ms: 30.0 ms of computation, 25.0 ms of communication (8.0 ms didn't overlap with
     computation), and 14.1 ms of other time`
