@@ -129,7 +129,8 @@ def findings(config: Config) -> Iterator[str]:
 def of_model(config: ModelFlags) -> dict[str, str]:
     """Return the model's own flags.
 
-    The shapes of the weights don't show all of these flags. For example, they don't show the number of heads.
+    The shapes of the weights don't determine all of these flags. For example, the shapes don't determine the number of
+    heads.
     """
     of_data = {field.name for field in fields(DataFlags)}
     return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}
@@ -150,7 +151,7 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 def due(step: int, config: Config, *intervals: int) -> bool:
-    """Return true if this is the last step, or if the step is a multiple of any interval."""
+    """Return True if this is the last step, or if the step is a multiple of any interval."""
     return step == config.steps or any(step % interval == 0 for interval in intervals)
 
 
@@ -168,7 +169,7 @@ class Job:
         return not self.storage.emulated if self.config.rehearse_export is None else self.config.rehearse_export
 
     def object_to(self, fault: str, error: TrainerError) -> None:
-        """Raise the error. If --anyway is set, don't raise the error, but print a warning on the chief."""
+        """Raise the error. If --anyway is set, the chief prints a warning instead."""
         if not self.config.anyway:
             raise error
         if self.cluster.rank == 0:

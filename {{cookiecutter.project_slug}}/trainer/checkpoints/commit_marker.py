@@ -1,14 +1,14 @@
 """Commits folders atomically. A folder is complete only if its files match the folder's commit marker.
 
 The commit marker lists the size and checksum of every file in the folder, and is written last. Object stores can't
-rename a folder atomically, even if a bucket is mounted under /gcs. Therefore, a single small file determines whether
-the folder is complete.
+rename a folder atomically, even if a bucket is mounted under /gcs. Therefore, a single small file determines whether a
+folder is complete.
 
-File sizes are compared whenever folders are listed. To compare checksums, every byte must be read. Therefore,
+File sizes are compared whenever folders are listed. Comparing checksums requires reading every byte. Therefore,
 `why_corrupt` compares checksums only before a folder's contents are used for training, scoring, or export. The
 checksums are CRC-32, which detects accidental corruption, but not forgery. The standard library doesn't contain a
-faster checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256
-1.8 GB/s, and BLAKE2b 1 GB/s (measured in November 2026).
+faster checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256 processes 1.8 GB/s, and BLAKE2b processes 1 GB/s
+(measured in November 2026).
 """
 
 import contextlib
@@ -151,7 +151,9 @@ def spared(root: Path) -> set[Path]:
     """
     found = set()
     for file in root.glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # it specifies no step
+        with contextlib.suppress(
+            OSError, ValueError, LookupError, TypeError, OverflowError
+        ):  # there is no step in the file
             found.add(numbered(root, int(read_json(file)["step"])))
     return found
 

@@ -1,9 +1,9 @@
 """Runs the roll call at startup, which verifies that all replicas are present and run the same job.
 
-Vertex AI starts each replica as soon as its machine is ready, so it is normal that some replicas start late. While a
-training framework waits for a replica, the framework doesn't print anything. Therefore, before any framework call, each
-replica checks in with the chief at the chief's address. The chief sends the same response to all replicas: the run can
-start, some replicas are missing, or some values differ between replicas.
+Vertex AI starts each replica as soon as the replica's machine is ready, so some replicas normally start late. While a
+training framework waits for a replica, the framework doesn't print anything. Therefore, each replica checks in with the
+chief before any framework call. The chief sends the same response to all replicas. The response reports that the run
+can start, that replicas are missing, or that values differ between replicas.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RollcallError(PeerError):
-    """The error that is raised if replicas don't find each other.
+    """The error that is raised if replicas can't find each other.
 
     The error's text lists the missing replicas by pool and index.
     """

@@ -1,4 +1,4 @@
-"""Finds where in the code a training process hangs.
+"""Determines where in the code a training process hangs.
 
 When a training process receives a signal, the process writes its Python stack to a memory file, which the parent
 process reads. A healthy run isn't monitored. Python's faulthandler module writes the stack even if C code holds the

@@ -76,7 +76,7 @@ class Data:
 
 
 def per_step(config: Config, example: Batch) -> dict[str, int]:
-    """Return the counts per optimizer step that reports contain. Example: {"samples": 96, "tokens": 6144}."""
+    """Return the counts per optimizer step for the reports. Example: {"samples": 96, "tokens": 6144}."""
     return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config, example)}.items()}
 
 
@@ -120,7 +120,10 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
 
 
 def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:
-    """Yield the value of `part` for each number in order. Other threads or processes prepare the values in advance."""
+    """Yield the return value of `part` for each number, in order.
+
+    Other threads or processes prepare the values in advance.
+    """
     ahead = 2 if processes else 8  # parts that each process holds in memory
     options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead)
     batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part).to_iter_dataset(options)

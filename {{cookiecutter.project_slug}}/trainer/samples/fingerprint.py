@@ -57,8 +57,8 @@ class Fingerprint:
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
     """Verify that the set of shards is complete, and that the run matches the checkpoint in `folder`.
 
-    A checkpoint from an older version doesn't contain a fingerprint, and isn't compared. Every process must call this
-    function.
+    A checkpoint from an older version doesn't contain a fingerprint, so the function doesn't compare such a checkpoint.
+    Every process must call this function.
 
     Raises:
         TrainerError: If shards are missing, or if the data or flags differ. If `anyway` is set, the chief prints a

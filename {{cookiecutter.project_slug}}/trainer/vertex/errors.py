@@ -25,13 +25,19 @@ class TrainerError(ValueError):
 
 
 class PeerError(TrainerError):
-    """The error of a healthy replica if a different replica is lost, late, or preempted. A restart resumes the run."""
+    """The error that a healthy replica raises if a different replica is lost, late, or preempted.
+
+    A restart resumes the run.
+    """
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class LostPeerError(PeerError):
-    """The error of a process that lost a peer. The parent process names the peer, and exits with PeerError's code."""
+    """The error that a process raises if it lost a peer.
+
+    The parent process reports the peer's name, and exits with PeerError's code.
+    """
 
     exit_code = 175
 

@@ -82,7 +82,7 @@ class Log:
 class Use:
     """The result of `judge`, with a sentence for the user.
 
-    If the log doesn't show the use of reducers, `used` is None.
+    If the log doesn't show whether NCCL uses the reducers, `used` is None.
     """
 
     used: bool | None
@@ -100,7 +100,7 @@ def watch(environ: MutableMapping[str, str]) -> None:
 
 
 def read_log(environ: Mapping[str, str]) -> Log:
-    """Read the log that NCCL has written in this process since the call of `watch`."""
+    """Read the log that NCCL has written in this process since the call to `watch`."""
     if not _is_ours(environ):
         return Log(is_ours=False, cause=LOG_REDIRECTED)
     with contextlib.suppress(OSError):

@@ -1,8 +1,7 @@
 """Maps a job's AIP_* variables and gs:// URIs to paths.
 
 Vertex AI mounts every bucket under /gcs in each replica, and passes the job's folders as gs:// URIs. The local Vertex
-sets GCS_MOUNT to a folder that replaces /gcs. In all other respects, the local Vertex passes folders
-in the same way as Vertex AI.
+sets GCS_MOUNT to a folder that replaces /gcs. In all other respects, the local Vertex passes folders as Vertex AI does.
 """
 
 import json

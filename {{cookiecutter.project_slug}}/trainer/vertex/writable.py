@@ -33,7 +33,7 @@ CURES: dict[int | None, str] = {
 
 
 def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
-    """Write a probe file to the folder of each of these types of outputs, and return the tested folders.
+    """Write a probe file to the folder for each of these output types, and return the tested folders.
 
     If a folder doesn't exist yet, the nearest existing parent folder is tested.
 
@@ -73,7 +73,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 class Dispensable:
-    """An output that a run can do without. If writing fails, one warning is printed until writing succeeds again."""
+    """An output that a run doesn't require. If writing fails, one warning is printed until writing succeeds again."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._is_lost = path, False

@@ -16,7 +16,7 @@ import numpy as np
 from trainer import flags
 from trainer.vertex.errors import TrainerError
 
-Array: TypeAlias = Any  # a NumPy array in this file; a tensor of the framework in model.py
+Array: TypeAlias = Any  # a NumPy array in this file, but a tensor of the framework in model.py
 
 HEADER = struct.Struct("<iHHH")  # label, height, width, channels; the pixels follow as bytes
 DIGITS = "sklearn/datasets/data/digits.csv.gz"  # one line per image: 64 pixels from 0 to 16, then the label
@@ -123,4 +123,4 @@ def digits() -> dict[str, list[Sample]]:
     }
 
 
-EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"digits": digits}  # values of --data besides a folder
+EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"digits": digits}  # values for --data that aren't folders

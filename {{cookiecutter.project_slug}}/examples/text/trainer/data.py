@@ -16,12 +16,12 @@ import numpy as np
 from trainer import flags
 from trainer.vertex.errors import TrainerError
 
-Array: TypeAlias = Any  # a NumPy array in this file; a tensor of the framework in model.py
+Array: TypeAlias = Any  # a NumPy array in this file, but a tensor of the framework in model.py
 
-BYTES = 256  # different bytes, which are the vocabulary
+BYTES = 256  # the number of different bytes, which form the vocabulary
 LENGTH = 1025  # bytes per sample in the example: a context of 1,024, and the byte after it
 END = b"\0"  # separator between two files
-WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model writes, and the temperature of sampling
+WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model generates, and the sampling temperature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,4 +120,4 @@ def packed(texts: Iterable[bytes]) -> Iterator[Sample]:
         rest = rest[whole:]
 
 
-EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"stdlib": stdlib}  # values of --data besides a folder
+EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"stdlib": stdlib}  # values for --data that aren't folders

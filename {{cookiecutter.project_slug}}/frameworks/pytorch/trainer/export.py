@@ -94,7 +94,7 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         program = torch.export.export(net, (inputs,), dynamic_shapes=(sizes,))
     with tempfile.TemporaryDirectory() as aside:
         if shutil.disk_usage(aside).free < 2 * sum(tensor.nbytes for tensor in net.state_dict().values()):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), aside)  # otherwise PyTorch would die of SIGABRT
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), aside)  # otherwise SIGABRT would kill the process
         torch.export.save(program, Path(aside) / PROGRAM)
         torch.save(net.state_dict(), Path(aside) / WEIGHTS)
         copy_files(Path(aside), folder)

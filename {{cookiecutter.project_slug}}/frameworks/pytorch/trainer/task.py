@@ -27,7 +27,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, and then start a training process for each GPU."""
-    import torch  # takes seconds, so wrong flags are reported before
+    import torch  # takes seconds, so invalid flags are reported first
 
     from trainer import train
     from trainer.cluster import processes

@@ -170,6 +170,6 @@ def digest(tensor: Tensor) -> Tensor:
     bits = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
     mixed = bits >> 4 * tensor.element_size()  # otherwise two changed signs would cancel out in the sum
     bits = mixed.bitwise_xor_(bits)
-    # Sums in the tensor's own width need no wider copy. A cumulative sum weights each value by its position.
+    # Sums in the tensor's own width don't need a wider copy. A cumulative sum weights each value by its position.
     rows, columns = (bits.sum(axis, dtype=bits.dtype).long().cumsum(0).sum() for axis in (1, 0))
     return rows * WEIGHTS[0] + columns * WEIGHTS[1]

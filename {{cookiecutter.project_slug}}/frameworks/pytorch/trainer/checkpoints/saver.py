@@ -39,7 +39,7 @@ from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
 
-# The optimizer state is keyed by parameter names, not by positions, so that another strategy can load it.
+# The optimizer state is keyed by parameter names, not by positions, so that a different strategy can load it.
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 MOMENTS = "state."  # prefix of the moments; other keys describe parameter groups, which each run sets itself
 NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save's error for a full disk
@@ -136,7 +136,7 @@ class Checkpoints(Background):
     def __exit__(self, *error: Any) -> None:
         with self._clock.phase(LAST_CHECKPOINT):
             super().__exit__(*error)
-        # The run is over, so the process ignores a notice. Python would otherwise restore the handler that kills it.
+        # The run is over, so the process ignores notices. Otherwise, Python would restore the handler that kills it.
         signal.signal(NOTICE, signal.SIG_IGN)
 
 
@@ -341,7 +341,7 @@ def read_model(net: nn.Module, folder: Path) -> None:
     weights = net.state_dict()
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as intended
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # only one process runs
             state_dict_loader.load({"model": weights}, checkpoint_id=folder, planner=Whole("model."), no_dist=True)
     except CheckpointException as error:
         raise TrainerError(f"{folder} doesn't match this model ({one_line(first_cause(error))})") from None

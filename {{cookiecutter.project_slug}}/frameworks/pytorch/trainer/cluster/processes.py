@@ -211,7 +211,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
         code = TrainerError.exit_code
         if loss := lost_peer(error):
             said = f"{replica} lost a peer: {loss}; after a restart, training resumes from the last checkpoint"
-            say(said, "ERROR", lost_peer="")  # the heartbeat knows which peer
+            say(said, "ERROR", lost_peer="")  # the heartbeat identifies the peer
             code = LostPeerError.exit_code
         else:
             traceback.print_exc()

@@ -93,7 +93,7 @@ def require_compiler(name: str) -> None:
 
     With --compile, PyTorch generates C++ code for CPUs, and some C code for GPUs.
     """
-    compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's default
+    compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's default compiler
     headers = Path(sysconfig.get_path("include"), "Python.h")
     missing = [name for name, found in ((compiler, shutil.which(compiler)), (headers, headers.exists())) if not found]
     if missing:

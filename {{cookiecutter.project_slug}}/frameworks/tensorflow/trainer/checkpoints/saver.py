@@ -170,7 +170,7 @@ def why_nonfinite(state: State) -> str:
     not NaN.
     """
     buffers = {id(variable) for variable in state.net.non_trainable_variables}
-    with tf.device("CPU:0"):  # where the variables are
+    with tf.device("CPU:0"):  # the variables are on this device
         for variable in filter(lambda variable: "float" in variable.dtype, variables(state)):
             wrong = tf.math.is_nan(variable) if id(variable) in buffers else ~tf.math.is_finite(variable)
             if tf.reduce_any(wrong):

@@ -86,7 +86,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
         if not loss:
             raise
         said = f"{cluster.name} lost a peer: {loss}; after a restart, training resumes from the last checkpoint"
-        raise LostPeerError(said, lost_peer="") from None  # the heartbeat knows which peer
+        raise LostPeerError(said, lost_peer="") from None  # the heartbeat identifies the peer
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:

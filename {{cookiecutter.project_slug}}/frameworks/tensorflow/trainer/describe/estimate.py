@@ -50,9 +50,9 @@ class ResourceEstimate:
     weight_copy_bytes: int
     """The size of the weight copies in `precision`. GPUs that compute in float32 don't need copies."""
     activation_bytes_per_sample: int
-    """The estimated size of the activations that are stored for the backward pass, if the GPU computes in `precision`."""
+    """The estimated size of the activations stored for the backward pass, if the GPU computes in `precision`."""
     activation_bytes_per_sample_float32: int
-    """The estimated size of the activations that are stored for the backward pass, if the GPU computes in float32."""
+    """The estimated size of the activations stored for the backward pass, if the GPU computes in float32."""
     global_batch: int
     """The number of samples per step, across all GPUs."""
     micro_batches: int

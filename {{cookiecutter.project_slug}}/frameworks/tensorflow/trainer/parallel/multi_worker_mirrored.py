@@ -72,7 +72,7 @@ class MultiWorkerMirrored(Strategy):
         )
         each = mesh.data_size // len(cluster.nodes)
         with with_peers(cluster):
-            with bounded(config.collective_timeout):  # TensorFlow itself has no timeout
+            with bounded(config.collective_timeout):  # TensorFlow itself doesn't have a timeout
                 found = resolver(cluster, min(len(gpus), each))
                 strategy = tf.distribute.MultiWorkerMirroredStrategy(found, options)
             take_back_sigterm()

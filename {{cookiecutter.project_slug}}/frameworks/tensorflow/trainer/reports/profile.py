@@ -14,7 +14,7 @@ from trainer.vertex.log import say, warn
 from trainer.vertex.writable import Dispensable
 
 # The names that TensorFlow gives to threads and their operations.
-KERNELS = re.compile("Stream [^:]*: (?!Memcpy|Memset)")  # copies compute nothing
+KERNELS = re.compile("Stream [^:]*: (?!Memcpy|Memset)")  # copies don't compute anything
 OPERATION = re.compile(r"(tf_Compute|collective_ops)\S*: [^ :]+:[A-Z]\w*$")
 COMMUNICATES = re.compile(r"nccl|:Collective\w+$")
 Span = tuple[float, float]  # start and end of an operation, in seconds

@@ -62,7 +62,7 @@ class Attention(nn.Module):
 
         The output for a token depends only on this token and earlier tokens.
         """
-        # The rows of qkv are ordered by head, so that a shard contains complete heads. `tensor_parts` relies on it.
+        # The rows of qkv are ordered by head, so a shard contains complete heads. `tensor_parts` relies on this order.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).flatten(-2))

@@ -117,7 +117,7 @@ class Head(layers.Layer):
         self.norm = layers.LayerNormalization(epsilon=1e-5, dtype="float32")
 
     def call(self, x: Any) -> Any:
-        return tf.einsum("ntw,bw->ntb", self.norm(x), self.embed.weight)  # einsum of Keras transposes the matrix first
+        return tf.einsum("ntw,bw->ntb", self.norm(x), self.embed.weight)  # Keras's einsum transposes the matrix first
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:

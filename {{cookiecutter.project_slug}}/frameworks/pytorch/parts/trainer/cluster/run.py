@@ -39,7 +39,7 @@ def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, s
     """Wait for all replicas, and then use PyTorch's agent to start the same command in one process per GPU."""
     rank = cluster.rank  # raises an error in a replica that doesn't train
 
-    import torch  # takes seconds, so a wrong command is reported before
+    import torch  # takes seconds, so invalid commands are reported first
 
     from trainer.cluster import processes
     from trainer.cluster.world import Mesh

@@ -87,7 +87,7 @@ class Averaged(nn.Module):
 
 class Horovod(Strategy):
     def findings(self, config: StrategyFlags, mesh: Mesh, net: Any) -> Iterator[str]:
-        if importlib.util.find_spec("horovod") is None:  # as in an image built without it
+        if importlib.util.find_spec("horovod") is None:  # for example, in an image that is built without Horovod
             yield (
                 "--strategy horovod requires Horovod, which isn't installed; run requirements/horovod.sh, or build the"
                 " image with --build-arg HOROVOD=1, or use --strategy ddp"

@@ -85,7 +85,7 @@ class ParameterServer(Strategy):
             serve(cluster, config.collective_timeout)
             yield None
             return
-        tf.get_logger().setLevel(logging.CRITICAL)  # it logs a lost worker in ten lines, the heartbeats in one line
+        tf.get_logger().setLevel(logging.CRITICAL)  # it logs ten lines for a lost worker, the heartbeats log one
         with Heartbeats(cluster, config.collective_timeout, give_up) as heartbeats, heartbeats_first():
             heartbeats.wait_for_all()
             with heartbeats.patience():
@@ -177,7 +177,7 @@ def heartbeats_first() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        time.sleep(LAST_WORDS_SECONDS)  # after a loss, the heartbeats end the process in this time
+        time.sleep(LAST_WORDS_SECONDS)  # after a loss, the heartbeats stop the process within this time
         kind = PeerError if isinstance(error, LOSSES) else TrainerError
         raise kind(f"a worker or a parameter server failed: {error.message.partition(chr(10))[0]}") from None
 

@@ -134,7 +134,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     def _arrived(self, name: str, writer: asyncio.StreamWriter) -> None:
         self._peers[name] = writer
         if self._all_here.is_set() and self._needed:
-            # TensorFlow updates the whole cluster at a time, so it readmits no worker while another worker is lost.
+            # TensorFlow updates the whole cluster at a time, so it doesn't readmit workers while another is lost.
             absent = self._absent_workers()
             warn(
                 f"{name} is back"
