@@ -151,9 +151,7 @@ def spared(root: Path) -> set[Path]:
     """
     found = set()
     for file in root.glob("*.json"):
-        with contextlib.suppress(
-            OSError, ValueError, LookupError, TypeError, OverflowError
-        ):  # there is no step in the file
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # no step in the file
             found.add(numbered(root, int(read_json(file)["step"])))
     return found
 

@@ -102,7 +102,7 @@ class Strategy:
         return {"replicate": -1}
 
     def findings(self, config: Any, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield an error phrase with the flag's name for each conflict of the flags with the mesh, the model or the machine."""
+        """Yield an error phrase with the flag's name for each conflict of flags with the mesh, the model or the machine."""
         yield from ()
 
     def wrap(self, config: Any, net: Any, world: World) -> nn.Module:

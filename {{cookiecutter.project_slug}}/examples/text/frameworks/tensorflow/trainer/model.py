@@ -125,8 +125,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
     Args:
         devices: the TensorFlow names of the devices on this machine that hold the blocks. If the name is empty,
-            TensorFlow chooses the device. For example, the name is empty if a strategy copies the model to every
-            device.
+            TensorFlow chooses the device, for example because a strategy copies the model to every device.
 
     Raises:
         TrainerError: If there are more devices than blocks.
