@@ -197,7 +197,8 @@ def outputs(replica: Replica) -> Findings:
 def _speed(folder: Path) -> tuple[str, str]:
     """Write, read, and delete a file, and return a finding about the write speed.
 
-    The file is also read, because reading requires a separate permission. A mounted bucket uploads the file at fsync.
+    The function also reads the file, because reading requires a separate permission. A mounted bucket uploads the file
+    when fsync is called.
     """
     with writable.writing(folder), tempfile.NamedTemporaryFile(prefix=writable.PROBE, dir=folder) as file:
         began = time.monotonic()

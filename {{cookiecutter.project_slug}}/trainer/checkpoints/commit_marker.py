@@ -87,7 +87,7 @@ def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
 
 
 def invalidate(folder: Path, problem: str) -> None:
-    """Replace a damaged folder's commit marker, so that later runs skip the folder without reading its files.
+    """Replace a damaged folder's commit marker, so that later runs skip the folder without reading the folder's files.
 
     If this machine couldn't read the folder, keep the commit marker, because the files may be intact.
     """
@@ -109,7 +109,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """Yield the folders whose file sizes match their commit markers, from latest to oldest.
+    """Yield the folders with file sizes that match their commit markers, from latest to oldest.
 
     Warn about each incomplete folder.
     """
@@ -123,7 +123,7 @@ def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
 def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path], str] = lambda _: "") -> Path | None:
     """Return the latest folder that is complete and intact, and that `why_refused` doesn't reject.
 
-    Warn about each folder that is skipped. If there is no such folder, return None. Only one process may call this
+    Warn about each folder that is skipped. If no folder is usable, return None. Only one process may call this
     function, right before the run resumes, because the function invalidates each damaged folder.
     """
     for folder in complete_folders(root, warn):
@@ -147,7 +147,7 @@ def prune(root: Path, keep: int) -> None:
 def spared(root: Path) -> set[Path]:
     """Return the folders that `prune` never removes.
 
-    A JSON file in `root`, such as {"step": 40}, specifies the step of such a folder.
+    The step of a spared folder is specified by a JSON file in `root`. Example: {"step": 40}.
     """
     found = set()
     for file in root.glob("*.json"):
@@ -172,17 +172,14 @@ def require_within(steps: int, taken: int) -> None:
 
 
 def require_finite(folder: Path, findings: Sequence[str]) -> None:
-    """Raise TrainerError with the first finding that isn't empty.
-
-    A state with NaN or infinite values must not be saved.
-    """
+    """Raise TrainerError with the first nonempty finding. A state with NaN or infinite values must not be saved."""
     if finding := next(filter(None, findings), ""):
         again = "run the job again to resume from the previous checkpoint; if the error recurs, lower --learning-rate"
         raise TrainerError(f"{folder.name} is not written: {finding}; {again}")
 
 
 def exportable(root: Path, step: int) -> Path:
-    """Return the checkpoint folder of the last step. Raises TrainerError if the folder is damaged."""
+    """Return the checkpoint folder for the last step. Raises TrainerError if the folder is damaged."""
     folder = numbered(root, step)
     if problem := why_corrupt(folder):
         raise TrainerError(

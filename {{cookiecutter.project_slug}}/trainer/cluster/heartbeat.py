@@ -84,7 +84,7 @@ class Heartbeat:
         return PeerError(said, stuck=name, place=place)
 
     def _silent(self) -> dict[str, float]:
-        """Map each silent replica to the number of seconds since its last heartbeat."""
+        """Map each silent replica to the number of seconds since the replica's last heartbeat."""
         now = time.monotonic()
         return {name: now - at for name, at in [*self.heard.items()] if now - at > SILENT_SECONDS}
 

@@ -1,4 +1,4 @@
-"""Reads the training replicas, their order, and the name of this replica from CLUSTER_SPEC or TF_CONFIG.
+"""Reads the training replicas, their order, and this replica's name from CLUSTER_SPEC or TF_CONFIG.
 
 Vertex AI identifies worker pools by their position. Pool 0 contains the chief, pool 1 contains the workers, pool 2
 contains reducers or parameter servers, and pool 3 contains evaluators. Only the replicas in pools 0 and 1 train.
@@ -147,9 +147,9 @@ def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
 
 
 def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, tuple[Node, ...]]:
-    """Map each pool to its replicas.
+    """Map each worker pool to its replicas.
 
-    Keys that aren't pools are ignored, because Vertex AI may add keys in the future.
+    The function ignores keys that aren't pools, because Vertex AI may add keys in the future.
     """
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
     seen = set[str]()

@@ -27,7 +27,10 @@ Shards = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The flags and shards that determine a run. Only a small part of each shard is read to compute a fingerprint."""
+    """The flags and shards that determine a run.
+
+    Computing a fingerprint requires reading only a small part of each shard.
+    """
 
     global_batch: int
     seed: int
@@ -37,7 +40,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> list[int]:
-        """The sample count, the shard count, and a checksum, first for the training data and then for held-out data."""
+        """The sample count, the shard count, and a checksum, first for training data and then for held-out data."""
         splits = [*self.train.items()], [*self.heldout.items()]
         tables = (
             (sum(records for _, (_, records, *_) in split), len(split), zlib.crc32(json.dumps(split).encode()))
@@ -94,7 +97,10 @@ def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
 
 
 def _unfinished(shards: Shards) -> Iterator[str]:
-    """Yield a phrase for each problem with the shards: two sets in one split, missing shards, or empty shards."""
+    """Yield a phrase for each problem with the shards.
+
+    Possible problems are two sets in one split, missing shards, or empty shards.
+    """
     present: dict[tuple[str, str], list[str]] = {}
     for match in filter(None, map(NUMBERED.fullmatch, shards)):
         present.setdefault((match[1], match[3]), []).append(match[2])

@@ -67,7 +67,7 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
 
 
 def example(config: Config, storage: Storage) -> Batch:
-    """Return a batch of one held-out sample, which shows the arrays' shapes and types.
+    """Return a batch of one held-out sample, from which the arrays' shapes and types are known.
 
     The folder needs only one held-out shard.
     """
@@ -76,7 +76,7 @@ def example(config: Config, storage: Storage) -> Batch:
 
 
 class Dataset:
-    """One split of a dataset, whose samples are read by index."""
+    """One split of a dataset. Samples are read by index."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         paths = sorted(folder.glob(f"{split}-*.array_record"))

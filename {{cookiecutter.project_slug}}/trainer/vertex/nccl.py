@@ -1,6 +1,6 @@
 """Determines from NCCL's log whether NCCL uses the reducers of Reduction Server.
 
-NCCL reports the use of reducers only in its log. Idle reducers still cost money. This file requires only Python's
+NCCL reports only in its log whether it uses reducers. Idle reducers still cost money. This file requires only Python's
 standard library, so you can copy this file to a different trainer.
 Source of the log lines: github.com/NVIDIA/nccl, versions 2.18 to 2.32, in src/plugin, src/transport, and src/graph.
 

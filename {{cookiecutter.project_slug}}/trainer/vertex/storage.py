@@ -31,7 +31,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Storage:
-    """The folders of one job. Without a job's environment variables, all folders are under ./output."""
+    """The folders of one job. If a job's environment variables aren't set, all folders are under ./output."""
 
     model: Path = Path("output/model")
     checkpoints: Path = Path("output/checkpoints")

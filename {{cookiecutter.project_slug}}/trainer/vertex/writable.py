@@ -58,7 +58,7 @@ def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn a file system error in the block into a TrainerError with one sentence.
+    """Convert a file system error in the block to a TrainerError with one sentence.
 
     The block writes to `path` or to a folder under `path`.
 
@@ -80,7 +80,7 @@ class Dispensable:
 
     @contextlib.contextmanager
     def writing(self, *others: type[Exception]) -> Iterator[None]:
-        """Suppress a file system error in the block, which writes to the path, and print a warning."""
+        """Suppress a file system error in the block, and print a warning. The block writes to `path`."""
         try:
             with writing(self._path, *others):
                 yield

@@ -92,7 +92,7 @@ def _has_module(name: str) -> bool:
 
 
 def _tell(reducers: int, is_chief: bool, ended: threading.Event) -> None:
-    """Wait for NCCL's log or the end of the script, and report whether NCCL uses the reducers.
+    """Wait until NCCL has written its log or the script has ended, and report whether NCCL uses the reducers.
 
     Then discard all further log lines. Otherwise, NCCL's log would fill the disk within days.
     """

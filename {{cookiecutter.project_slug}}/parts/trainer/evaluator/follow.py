@@ -63,7 +63,7 @@ def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
     """Score checkpoints until the training is complete. TensorBoard shows the results as a separate run.
 
     After SIGTERM, the evaluator exits with code 143, not with code 0. Vertex AI also sends SIGTERM when it preempts the
-    machine, and in this case, Vertex AI must not treat the evaluator as finished. After the end of the job, the exit
+    machine, and in this case, Vertex AI must not treat the evaluator as finished. After the job has ended, the exit
     code doesn't matter.
 
     Raises:

@@ -66,7 +66,7 @@ def require_no_divergence(
 
 
 class Answers(NamedTuple):
-    """The losses of a model on the first held-out samples, for comparison with the losses of another model."""
+    """The losses of a model on the first held-out samples, for comparison with the losses of a different model."""
 
     losses: Sequence[float]
     tolerance: float = EXACT

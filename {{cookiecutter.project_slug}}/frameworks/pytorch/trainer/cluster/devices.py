@@ -1,4 +1,4 @@
-"""Describes the device of a process: name, versions, memory and idle time."""
+"""Describes a process's device: its name, versions, memory and idle time."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Batch = TypeVar("Batch", bound=tuple[Any, ...])  # a NamedTuple of arrays before
 
 
 def describe(device: torch.device) -> str:
-    """Return a GPU's name, and the versions of its driver and libraries. Without a GPU, return `CPU`.
+    """Return a GPU's name, and the versions of its driver and libraries. If there is no GPU, return `CPU`.
 
     Example: `NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 13.0, NCCL 2.29.3)`
     """
@@ -24,7 +24,7 @@ def describe(device: torch.device) -> str:
 
 
 def name(device: torch.device) -> str:
-    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. Without GPUs, return `CPU`."""
+    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. If there are no GPUs, return `CPU`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 

@@ -1,8 +1,9 @@
 """Starts a replica's processes, and adds each process to the process group and the device mesh.
 
-PyTorch's elastic agent starts one process per GPU. Without GPUs, the agent starts the smallest number of processes that
-the strategy supports. Ranks are static and follow the order of the replicas in the cluster. The agent never restarts a
-process in place. Instead, Vertex AI restarts the replica, and the run resumes from the latest complete checkpoint.
+PyTorch's elastic agent starts one process per GPU. If there are no GPUs, the agent starts the smallest number of
+processes that the strategy supports. Ranks are static and follow the order of the replicas in the cluster. The agent
+never restarts a process in place. Instead, Vertex AI restarts the replica, and the run resumes from the latest complete
+checkpoint.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 
 
 def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None] | Sequence[str]) -> None:
-    """Run `work` in each process of this replica. Returns when all replicas have finished.
+    """Run `work` in each process of this replica. Return when all replicas have finished.
 
     Args:
         work: a picklable function, or the arguments with which Python runs the user's own program.
@@ -98,7 +99,7 @@ def _set_defaults(cluster: Cluster, neighbors: int) -> None:
 
 
 def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
-    """Return the error to report for a replica in which a process failed."""
+    """Return the error that a replica reports after one of its processes failed."""
     rank, failure = error.get_first_failure()
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
@@ -246,7 +247,7 @@ class ProcessError(TrainerError):
 
 @contextlib.contextmanager
 def join(mesh: Mesh, timeout: float) -> Iterator[World]:
-    """Join the process group and create the device mesh. Call this function once, in a process that `launch` started.
+    """Join the process group and create the device mesh. Call this function once in each process that `launch` starts.
 
     Delete the wrapped model before the block ends. Otherwise, the reducer of the model would hold the last reference to
     the process group. The reducer would then hold the GIL while it waits for threads that need the GIL

@@ -80,7 +80,7 @@ class World:
         return self.rank // (self.size // self.data_size)
 
     def with_own_group(self, timeout: float) -> "World":
-        """Return a copy of this world with a separate process group, for use in another thread.
+        """Return a copy of this world with a separate process group, for use in a different thread.
 
         Two threads can't share a process group, because their collectives would interleave.
 

@@ -142,7 +142,7 @@ class Kept:
         return tensor
 
     def enter(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """Begin a block whose activations are recomputed from its inputs."""
+        """Begin a block with activations that are recomputed from the block's inputs."""
         self._now.update(tensor.untyped_storage() for tensor in inputs)
         self._of_each.append(set())
         self._now = self._of_each[-1]

@@ -41,9 +41,9 @@ def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
 
 
 def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
-    """Return the number of processes per machine, which is the number of GPUs.
+    """Return the number of processes per machine, which equals the number of GPUs.
 
-    Without GPUs, return the smallest number of processes that the strategy supports.
+    If there are no GPUs, return the smallest number of processes that the strategy supports.
     """
     return gpus or inner(strategy.dimensions(config, processes=2))
 

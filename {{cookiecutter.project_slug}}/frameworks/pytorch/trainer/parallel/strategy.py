@@ -90,7 +90,7 @@ class Strategy:
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is the name of its module."""
+        """The strategy's name, which is the same as the name of the strategy's module."""
         return type(self).__module__.rpartition(".")[2]
 
     def dimensions(self, config: Any, processes: int) -> Mapping[str, int]:
@@ -102,7 +102,7 @@ class Strategy:
         return {"replicate": -1}
 
     def findings(self, config: Any, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield an error phrase with the flag's name for each conflict of flags with the mesh, the model or the machine."""
+        """Yield an error phrase with the flag's name for each conflict between flags, mesh, model and machine."""
         yield from ()
 
     def wrap(self, config: Any, net: Any, world: World) -> nn.Module:

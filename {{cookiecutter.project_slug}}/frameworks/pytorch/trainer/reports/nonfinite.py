@@ -26,7 +26,7 @@ CURE = (
 
 
 class GradientError(TrainerError):
-    """An error that lists the samples whose gradients are NaN or infinite.
+    """An error that lists the samples with NaN or infinite gradients.
 
     Args:
         step: the index of the step.
@@ -60,7 +60,7 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
 
 
 def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int) -> list[int]:
-    """Return this process's samples whose gradients are NaN or infinite, as positions in the global batch."""
+    """Return this process's samples with NaN or infinite gradients, as positions in the global batch."""
     config, rank, size = replace(job.config, data_processes=0), world.data_rank, world.data_size
     batch = next(train_batches(Dataset(job.shards, "train"), config, start=step, rank=rank, world_size=size))
     parts = micro_batches(devices.copy(batch, world.device), len(batch.inputs))

@@ -20,7 +20,7 @@ Span = tuple[float, float]  # start and end of an operation, in seconds
 
 
 class Trace:
-    """The trace of the steps that --profile selects. Call `step` after each step of the run.
+    """The trace of the steps that --profile selects. Call the method `step` after each step of the run.
 
     Args:
         start: the number of steps that earlier runs finished.

@@ -1,4 +1,4 @@
-"""Limits how long a replica's process waits for its peers, and reports a lost peer in one sentence."""
+"""Limits how long a replica's process waits for peers, and reports a lost peer in one sentence."""
 
 import contextlib
 import ctypes
@@ -76,7 +76,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
     """Replace TensorFlow's error for a lost peer with a one-sentence error that has no traceback.
 
     Raises:
-        LostPeerError: if TensorFlow lost the connection to another machine of the cluster.
+        LostPeerError: if TensorFlow lost the connection to a different machine in the cluster.
     """
     stuck.record()
     try:
@@ -90,7 +90,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
-    """Return a line about the lost replica if the error reports a lost replica.
+    """If the error reports a lost replica, return a line about this replica.
 
     For any other error, return an empty string.
     """

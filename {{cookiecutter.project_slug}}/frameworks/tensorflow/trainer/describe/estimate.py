@@ -138,7 +138,7 @@ def kept_bytes(
 
 
 def memory(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that owns the memory of `tensor`. A view uses the memory of another tensor."""
+    """Return the tensor that owns the memory of `tensor`. A view uses the memory of a different tensor."""
     while tensor.op.type in VIEWS:
         tensor = tensor.op.inputs[0]
     return tensor

@@ -105,7 +105,7 @@ class MultiWorkerMirrored(Strategy):
 
 
 def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the time in seconds when all values have been computed. With GPUs, return 0."""
+    """Return the time in seconds when all values have been computed. If there are GPUs, return 0."""
     if tf.config.list_physical_devices("GPU"):
         return tf.constant(0.0, tf.float64)
     with tf.control_dependencies(values):

@@ -89,7 +89,7 @@ class Strategy:
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is the name of its module."""
+        """The strategy's name, which is the same as the name of the strategy's module."""
         return type(self).__module__.rpartition(".")[2]
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
@@ -185,7 +185,7 @@ class Strategy:
 
 
 def shares(data: Data, start: int, world: World) -> Iterator[tuple[Batch, ...]]:
-    """Yield this machine's shares of the global batch for each step, beginning with step `start`.
+    """Yield this machine's shares of the global batch for each step from `start` on.
 
     A thread reads the shares of the next step during the current step.
     """

@@ -28,7 +28,7 @@ CURE = (
 
 
 class GradientError(TrainerError):
-    """An error that lists the samples whose gradients are NaN or infinite.
+    """An error that lists the samples with NaN or infinite gradients.
 
     Args:
         step: the index of the step.
@@ -64,7 +64,7 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
 
 
 def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int) -> list[int]:
-    """Return this machine's samples whose gradients are NaN or infinite, as positions in the global batch."""
+    """Return this machine's samples with NaN or infinite gradients, as positions in the global batch."""
     config, size = replace(job.config, data_processes=0), world.mesh.data_size
     places = []
     for rank in world.data_ranks:

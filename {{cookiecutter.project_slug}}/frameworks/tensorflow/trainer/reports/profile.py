@@ -21,7 +21,7 @@ Span = tuple[float, float]  # start and end of an operation, in seconds
 
 
 class Trace:
-    """The trace of the steps that --profile selects. Call `step` after each step of the run.
+    """The trace of the steps that --profile selects. Call the method `step` after each step of the run.
 
     Args:
         start: the number of steps that earlier runs finished.
@@ -73,7 +73,7 @@ def summary(folder: Path, seconds: float, count: int) -> str:
 
 
 def times(planes: Sequence[XPlane], kind: re.Pattern[str]) -> Iterator[tuple[str, Span]]:
-    """Yield the name and time span of each operation whose name matches `kind`.
+    """Yield the name and the time span of each operation with a name that matches `kind`.
 
     Example of a name: `tf_Compute: block/dense/MatMul:MatMul`
     """

@@ -35,7 +35,7 @@ from trainer.vertex.log import say, warn
 def conclude(job: Job, clock: Clock, final: Values) -> None:
     """Log the final metrics, the model's folder, and a summary of how the run spent its time.
 
-    Call this function after the export.
+    Call this function after the model is exported.
     """
     clock.begin(EXPORT)  # counts the time of the export until now
     say(f"{describe(final)}; model in {job.storage.model}", **final)

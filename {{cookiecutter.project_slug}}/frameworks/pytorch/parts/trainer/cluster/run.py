@@ -2,7 +2,7 @@
 
 The command `trainer.cluster.run` replaces `torchrun` for any script that `torchrun` can start. PyTorch's agent sets
 RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and related environment variables. The command also waits until every replica
-has started. The command's exit code shows whether this replica or a different replica failed.
+has started. The command's exit code indicates whether this replica or a different replica failed.
 """
 
 import contextlib

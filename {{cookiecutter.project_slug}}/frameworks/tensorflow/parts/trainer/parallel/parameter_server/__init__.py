@@ -79,7 +79,7 @@ class ParameterServer(Strategy):
     def join(self, config: StrategyFlags, cluster: Cluster, mesh: Mesh) -> Iterator[World | None]:
         """On the chief, coordinate the other replicas. On any other replica, serve the chief's requests.
 
-        Raises PeerError if another replica doesn't start or is lost, and TrainerError if a replica's work fails.
+        Raises PeerError if a different replica doesn't start or is lost. Raises TrainerError if a replica's work fails.
         """
         if not cluster.is_chief:
             serve(cluster, config.collective_timeout)

@@ -182,7 +182,7 @@ def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
     Each answer reports whether this replica was asked to stop. The event `told` is set if this replica was asked to
     stop.
 
-    Raises PeerError if the chief exits before the end of the run, or doesn't respond for `timeout` seconds.
+    Raises PeerError if the chief exits before the run has finished, or doesn't respond for `timeout` seconds.
     """
     how = "exited before the training finished"
     with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:

@@ -196,12 +196,12 @@ def pieces(weight: Any) -> list[Any]:
 
 
 def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable]:
-    """Return the moments whose names end with `name`, in the order of the optimizer's variables."""
+    """Return the moments whose names end with `name`, in the same order as the optimizer's variables."""
     return [variable for variable in optimizer.variables if variable.path.endswith(name)]
 
 
 def worker_devices() -> list[str]:
-    """Return the device names of a worker's GPUs. Without GPUs, return the name of the CPU.
+    """Return the device names of a worker's GPUs. If there are no GPUs, return the name of the CPU.
 
     All workers have the same devices.
     """
