@@ -21,7 +21,7 @@ def python(session: nox.Session, *arguments: str) -> None:
     wanted = f"# Python {sys.version}\n" + "".join(path.read_text() for path in REQUIREMENTS)
     if not (INSTALLED.exists() and INSTALLED.read_text() == wanted):  # the latest pip needs half the time
         session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", ".venv", external=True)
-        for path in REQUIREMENTS:  # one by one, because the first file may set an index that is only for its packages
+        for path in REQUIREMENTS:  # one by one, because the first file may set an index for its own packages only
             session.run(str(PYTHON), "-m", "pip", "install", "-qq", "--retries=1", "-r", str(path), external=True)
         INSTALLED.write_text(wanted)
     # After Ctrl-C, the command stops what it started and prints how to continue, which may exceed nox's timeout.

@@ -22,7 +22,7 @@ def without(environ: Mapping[str, str], variable: str) -> dict[str, str]:
 
 
 def views(path: Path, ignored: str) -> list[tuple[Replica, Cluster]]:
-    """Return each replica with its view of the cluster, read without the variable `ignored`."""
+    """Return each replica and its view of the cluster. Replicas don't read the variable `ignored`."""
     found = vertex_launch.replicas(path)
     environments = [without(replica.env, ignored) if len(found) > 1 else replica.env for replica in found]
     return [(replica, from_env(environ)) for replica, environ in zip(found, environments, strict=True)]

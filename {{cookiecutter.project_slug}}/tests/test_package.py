@@ -1,4 +1,4 @@
-"""Tests that the package of `nox -s package` works with the Python version in Google's image."""
+"""Tests that the package from `nox -s package` works with the Python version in Google's image."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Tests that each process receives its part of the samples in one global order, from any step on."""
+"""Tests that each process receives its part of the samples in one global order, starting at any step."""
 
 import re
 import subprocess

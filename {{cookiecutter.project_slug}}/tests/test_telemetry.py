@@ -73,7 +73,7 @@ def read_curves(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def lines(text: str) -> list[dict[str, Any]]:
-    """Parse JSON lines in the same way as Cloud Logging, which rejects NaN and Infinity."""
+    """Parse JSON lines as Cloud Logging does, and reject NaN and Infinity."""
     return [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
 
 

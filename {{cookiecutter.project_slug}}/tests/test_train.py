@@ -1,4 +1,4 @@
-"""Tests real training in one process, and in two processes, one of which is killed and restarted."""
+"""Tests real training in one process, and in two processes if one of them is killed and restarted."""
 
 import signal
 import sys

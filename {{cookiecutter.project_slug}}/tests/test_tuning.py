@@ -28,7 +28,7 @@ def test_a_trial_reports_its_held_out_metrics_in_the_librarys_format(tmp_path: P
     file, began = tmp_path / "hypertune" / "output.metrics", time.time()
     reports = reporter(tmp_path, Trial("3", file))
     reports.training(5, {"loss": 9.0, "accuracy": 0.0})
-    assert not file.exists()  # training values do not count
+    assert not file.exists()  # training values don't count
     reports.heldout(5, {"loss": 0.5, "accuracy": 0.25})
     reports.heldout(10, {"loss": math.nan})
     entries = lines(file.read_text())

@@ -71,7 +71,7 @@ class Run:
 
 
 def divergence(expected: Mapping[int, float], losses: Sequence[tuple[int, float]]) -> str:
-    """Describe the first step whose loss differs from the expected loss by more than rounding, or return ""."""
+    """Describe the first step whose loss differs from the expected loss by more than rounding errors, or return ""."""
     rounding = FIRST
     for step, loss in losses:
         difference = abs(loss - expected[step])
@@ -94,7 +94,7 @@ def train(
 
     Args:
         servers: the number of replicas in pool 2. These replicas run the same command.
-        evaluated: whether there is an evaluator in pool 3.
+        evaluated: True if pool 3 contains an evaluator.
         options: additional options of `vertex-launch run`.
     """
     with started(folder, count, *flags, servers=servers, evaluated=evaluated, options=options) as (process, show):
@@ -165,7 +165,7 @@ def processes(*words: str) -> list[int]:
 
 
 def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
-    """Send a signal to the replica's process `trainer.task`. Return true if the process exists (Linux only)."""
+    """Send a signal to the replica's process `trainer.task`. Return True if the process exists (Linux only)."""
     pool, index = replica.split("-")
     found = False
     for process in processes(f'"{pool}", "index": {index}', str(folder)):
@@ -177,7 +177,7 @@ def signal_trainer(folder: Path, replica: str, number: signal.Signals) -> bool:
 
 
 def eventually(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
-    """Return true as soon as the condition is true. If this takes too long, return false."""
+    """Return True as soon as the condition is true. After `seconds`, return False."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

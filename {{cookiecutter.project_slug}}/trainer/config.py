@@ -37,7 +37,7 @@ CODE = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class LoopFlags:
-    """The flags for the training loop, which are part of Config."""
+    """The training loop flags, which `Config` inherits."""
 
     steps: int = 600
     """Number of optimizer steps."""
@@ -103,7 +103,7 @@ class Config(ModelFlags, LoopFlags):
 
 
 def findings(config: Config) -> Iterator[str]:
-    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
+    """Yield an error phrase with the flag's name for each invalid value."""
     if "inputs" not in (names := data.Batch._fields):
         yield (
             f"trainer/data.py: Batch has {', '.join(names)}, but not `inputs`;"
@@ -129,7 +129,8 @@ def findings(config: Config) -> Iterator[str]:
 def of_model(config: ModelFlags) -> dict[str, str]:
     """Return the model's own flags.
 
-    The shapes of the weights don't show all of these flags. For example, they don't show the number of heads.
+    The shapes of the weights don't determine all of these flags. For example, the shapes don't determine the number of
+    heads.
     """
     of_data = {field.name for field in fields(DataFlags)}
     return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}
@@ -150,7 +151,7 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 def due(step: int, config: Config, *intervals: int) -> bool:
-    """Return true if this is the last step, or if the step is a multiple of any interval."""
+    """Return True if this is the last step, or if the step is a multiple of any interval."""
     return step == config.steps or any(step % interval == 0 for interval in intervals)
 
 
@@ -168,7 +169,7 @@ class Job:
         return not self.storage.emulated if self.config.rehearse_export is None else self.config.rehearse_export
 
     def object_to(self, fault: str, error: TrainerError) -> None:
-        """Raise the error. If --anyway is set, don't raise the error, but print a warning on the chief."""
+        """Raise the error. If --anyway is set, the chief prints a warning instead."""
         if not self.config.anyway:
             raise error
         if self.cluster.rank == 0:

@@ -1,4 +1,4 @@
-"""Checks a replica's machine before the training, and prints a line per check (python -m trainer.doctor).
+"""Checks a replica's machine before the training, and prints one line per check (python -m trainer.doctor).
 
 Each line begins with ok, skipped, warning, or error. A line that begins with error also contains a fix. If there is an
 error, the exit code is 1. The doctor doesn't require a framework, a GPU, or a job.
@@ -40,7 +40,7 @@ NO_ADDRESS, RESTART = "has no IP address", "start the job again to get another m
 
 @dataclass(frozen=True)
 class Replica:
-    """A replica's cluster, outputs, and environment variables, which are known before its machine is checked."""
+    """A replica's cluster, outputs, and environment variables, which are known before the machine is checked."""
 
     cluster: Cluster
     storage: Storage
@@ -70,7 +70,10 @@ class Replica:
 
 
 def run(environ: Mapping[str, str]) -> None:
-    """Run all checks, and print the findings. Raises TrainerError, with all errors, if any check finds an error."""
+    """Run all checks, and print the findings.
+
+    Raises TrainerError if any check finds an error. The TrainerError contains all errors.
+    """
     replica = Replica(spec.from_env(environ), storage.from_env(environ), environ)
     found = [pair for check in CHECKS for pair in check(replica)]
     for state, text in found:
@@ -194,7 +197,8 @@ def outputs(replica: Replica) -> Findings:
 def _speed(folder: Path) -> tuple[str, str]:
     """Write, read, and delete a file, and return a finding about the write speed.
 
-    The file is also read, because reading requires a separate permission. A mounted bucket uploads the file at fsync.
+    The function also reads the file, because reading requires a separate permission. A mounted bucket uploads the file
+    when fsync is called.
     """
     with writable.writing(folder), tempfile.NamedTemporaryFile(prefix=writable.PROBE, dir=folder) as file:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Serves the exported model over HTTP in the form that Vertex AI requires (python -m trainer.serving [MODEL]).
+"""Serves the exported model over HTTP as Vertex AI requires (python -m trainer.serving [MODEL]).
 
 The response to a request {"instances": [...]} is {"predictions": [...]}, with one prediction per instance. The response
 to an invalid request is {"error": "..."}. Source: Vertex AI, "Custom container requirements for inference".
@@ -127,7 +127,7 @@ def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Return whether a shape matches the wanted shape. None in the wanted shape matches any size."""
+    """Return whether a shape matches the wanted shape. A None in the wanted shape matches any size."""
     return len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
     """A handler for health check requests and prediction requests."""
 
     protocol_version = "HTTP/1.1"
-    timeout = 60.0  # for a client that sends nothing
+    timeout = 60.0  # for a client that doesn't send anything
 
     def __init__(self, container: Container, model: Exported, *args: Any) -> None:
         self._container, self._model = container, model

@@ -23,7 +23,7 @@ class Background:
         """Wait for the task, even if the block raises an exception, because the task wouldn't be run again.
 
         If both the block and the task fail, the task's TrainerError takes precedence. For example, an error about a
-        full disk explains more than the loss of a peer, which may only be a consequence of the full disk.
+        full disk explains more than an error about a lost peer, which may only be a consequence of the full disk.
         """
         try:
             self.wait()
@@ -44,7 +44,7 @@ class Background:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the task is done. If the task failed, raise the task's exception."""
+        """Wait until the task has finished. If the task failed, raise the task's exception."""
         work, self._work = self._work, None
         if work:
             work.result()

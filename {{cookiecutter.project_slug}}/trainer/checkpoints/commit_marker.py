@@ -1,14 +1,14 @@
 """Commits folders atomically. A folder is complete only if its files match the folder's commit marker.
 
 The commit marker lists the size and checksum of every file in the folder, and is written last. Object stores can't
-rename a folder atomically, even if a bucket is mounted under /gcs. Therefore, a single small file determines whether
-the folder is complete.
+rename a folder atomically, even if a bucket is mounted under /gcs. Therefore, a single small file determines whether a
+folder is complete.
 
-File sizes are compared whenever folders are listed. To compare checksums, every byte must be read. Therefore,
+File sizes are compared whenever folders are listed. Comparing checksums requires reading every byte. Therefore,
 `why_corrupt` compares checksums only before a folder's contents are used for training, scoring, or export. The
 checksums are CRC-32, which detects accidental corruption, but not forgery. The standard library doesn't contain a
-faster checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256
-1.8 GB/s, and BLAKE2b 1 GB/s (measured in November 2026).
+faster checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256 processes 1.8 GB/s, and BLAKE2b processes 1 GB/s
+(measured in November 2026).
 """
 
 import contextlib
@@ -87,7 +87,7 @@ def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
 
 
 def invalidate(folder: Path, problem: str) -> None:
-    """Replace a damaged folder's commit marker, so that later runs skip the folder without reading its files.
+    """Replace a damaged folder's commit marker, so that later runs skip the folder without reading the folder's files.
 
     If this machine couldn't read the folder, keep the commit marker, because the files may be intact.
     """
@@ -109,7 +109,7 @@ def folders(root: Path) -> list[Path]:
 
 
 def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """Yield the folders whose file sizes match their commit markers, from latest to oldest.
+    """Yield the folders with file sizes that match their commit markers, from latest to oldest.
 
     Warn about each incomplete folder.
     """
@@ -123,7 +123,7 @@ def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
 def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path], str] = lambda _: "") -> Path | None:
     """Return the latest folder that is complete and intact, and that `why_refused` doesn't reject.
 
-    Warn about each folder that is skipped. If there is no such folder, return None. Only one process may call this
+    Warn about each folder that is skipped. If no folder is usable, return None. Only one process may call this
     function, right before the run resumes, because the function invalidates each damaged folder.
     """
     for folder in complete_folders(root, warn):
@@ -147,11 +147,11 @@ def prune(root: Path, keep: int) -> None:
 def spared(root: Path) -> set[Path]:
     """Return the folders that `prune` never removes.
 
-    A JSON file in `root`, such as {"step": 40}, specifies the step of such a folder.
+    The step of a spared folder is specified by a JSON file in `root`. Example: {"step": 40}.
     """
     found = set()
     for file in root.glob("*.json"):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # it specifies no step
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, OverflowError):  # no step in the file
             found.add(numbered(root, int(read_json(file)["step"])))
     return found
 
@@ -172,17 +172,14 @@ def require_within(steps: int, taken: int) -> None:
 
 
 def require_finite(folder: Path, findings: Sequence[str]) -> None:
-    """Raise TrainerError with the first finding that isn't empty.
-
-    A state with NaN or infinite values must not be saved.
-    """
+    """Raise TrainerError with the first nonempty finding. A state with NaN or infinite values must not be saved."""
     if finding := next(filter(None, findings), ""):
         again = "run the job again to resume from the previous checkpoint; if the error recurs, lower --learning-rate"
         raise TrainerError(f"{folder.name} is not written: {finding}; {again}")
 
 
 def exportable(root: Path, step: int) -> Path:
-    """Return the checkpoint folder of the last step. Raises TrainerError if the folder is damaged."""
+    """Return the checkpoint folder for the last step. Raises TrainerError if the folder is damaged."""
     folder = numbered(root, step)
     if problem := why_corrupt(folder):
         raise TrainerError(

@@ -6,8 +6,8 @@ process of the training processes sends the heartbeats. This parent process only
 other code holds its global interpreter lock. If no heartbeat ever arrives from a replica, for example because of a
 firewall, that replica is never reported as lost.
 
-A heartbeat can also contain news from its sender. The news is that the sender has lost a peer. If a different replica
-has lost a peer, the news is where in the code the sender's own processes hang.
+After a replica loses a peer, the replica's heartbeats report the loss. If a different replica receives this report but
+hasn't lost a peer itself, that replica's heartbeats report where in the code its own processes hang.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from trainer.vertex.errors import PeerError
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 3.0  # without a heartbeat, after which a replica counts as silent
-ANSWER_SECONDS = 10.0  # to wait until each peer that was heard is silent or has news
+ANSWER_SECONDS = 10.0  # to wait until each peer that has sent heartbeats is silent or has news
 LONGEST_MESSAGE = 500  # bytes
 LOST = "lost"
 
@@ -41,7 +41,7 @@ class Heartbeat:
         self._name, self.heard = cluster.name, dict[str, float]()
         self._others = {node.name: node for node in cluster.nodes if cluster.trains and node.name != cluster.name}
         self._news, self._own, self._lost = dict[str, str](), "", threading.Event()
-        with contextlib.suppress(OSError):  # if another program has the port, this replica is neither heard nor named
+        with contextlib.suppress(OSError):  # if another program uses the port, this replica doesn't exchange heartbeats
             if self._others:
                 self._socket = bound(cluster.nodes[cluster.rank])
                 threading.Thread(target=self._send, daemon=True).start()
@@ -49,7 +49,7 @@ class Heartbeat:
                 threading.Thread(target=self._look, daemon=True).start()
 
     def loss(self) -> PeerError:
-        """Wait until a peer is silent or all peers have sent news, and return an error.
+        """Wait until a peer is silent, or all peers have reported a loss or a hang, and return an error.
 
         If the lost peer is known, the error's text contains the peer's name.
         """
@@ -69,9 +69,9 @@ class Heartbeat:
         return PeerError(said, lost_peer="" if cure else name)
 
     def _stuck(self) -> PeerError:
-        """Return an error that names the hanging replica with the fewest finished steps.
+        """Return an error with the name of the hanging replica that has finished the fewest steps.
 
-        If there isn't exactly one such replica, the error's text is empty.
+        If several replicas qualify, or if no replica hangs, the error's text is empty.
         """
         hanging = sorted((news, name) for name, news in self._news.items() if news not in ("", LOST))
         least = [each for each in hanging if each[0][: stuck.WIDTH] == hanging[0][0][: stuck.WIDTH]]
@@ -84,7 +84,7 @@ class Heartbeat:
         return PeerError(said, stuck=name, place=place)
 
     def _silent(self) -> dict[str, float]:
-        """Map each silent replica to the number of seconds since its last heartbeat."""
+        """Map each silent replica to the number of seconds since the replica's last heartbeat."""
         now = time.monotonic()
         return {name: now - at for name, at in [*self.heard.items()] if now - at > SILENT_SECONDS}
 
@@ -100,7 +100,7 @@ class Heartbeat:
             with contextlib.suppress(OSError):
                 name, _, news = self._socket.recv(LONGEST_MESSAGE).decode(errors="replace").partition("\n")
                 if name in self._others:
-                    # A peer with news may exit before other replicas lose a peer. It isn't the one that they lost.
+                    # A peer with news may exit before other replicas lose a peer. Such a peer isn't the lost peer.
                     self._news[name], self.heard[name] = news, math.inf if news else time.monotonic()
                     if news:
                         self._lost.set()

@@ -1,9 +1,9 @@
 """Runs the roll call at startup, which verifies that all replicas are present and run the same job.
 
-Vertex AI starts each replica as soon as its machine is ready, so it is normal that some replicas start late. While a
-training framework waits for a replica, the framework doesn't print anything. Therefore, before any framework call, each
-replica checks in with the chief at the chief's address. The chief sends the same response to all replicas: the run can
-start, some replicas are missing, or some values differ between replicas.
+Vertex AI starts each replica as soon as the replica's machine is ready, so some replicas normally start late. While a
+training framework waits for a replica, the framework doesn't print anything. Therefore, each replica checks in with the
+chief before any framework call. The chief sends the same response to all replicas. The response reports that the run
+can start, that replicas are missing, or that values differ between replicas.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RollcallError(PeerError):
-    """The error that is raised if replicas don't find each other.
+    """The error that is raised if replicas can't find each other.
 
     The error's text lists the missing replicas by pool and index.
     """
 
 
 def patience(*, emulated: bool) -> float:
-    """Return how many seconds replicas wait for each other.
+    """Return the number of seconds that replicas wait for each other.
 
-    Replicas on Vertex AI wait longer, because they may start late.
+    On Vertex AI, replicas wait longer, because replicas may start late.
     """
     return 60.0 if emulated else 600.0
 
@@ -52,7 +52,8 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
         facts: this replica's values that must be the same on all training replicas.
 
     Raises:
-        RollcallError: If a replica is missing after `timeout` seconds, or if a replica describes a different cluster.
+        RollcallError: If a replica is missing after `timeout` seconds, or if a replica's description of the cluster
+            differs.
         TrainerError: If a training replica's facts differ from the chief's.
         ClusterError: If this replica doesn't take part in the roll call.
     """
@@ -70,7 +71,7 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
 
 
 async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """As the chief, collect the calls of all replicas, and send the same response to all replicas.
+    """As the chief, collect the messages from all replicas, and send the same response to all replicas.
 
     Return the response. If the roll call fails, the response describes the problem.
     """
@@ -108,9 +109,9 @@ def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -
 
 
 class _Callers:
-    """Replicas that call the chief.
+    """The replicas that check in with the chief.
 
-    The chief reads all messages concurrently, so that a silent caller doesn't cause delays.
+    The chief reads all messages concurrently, so a silent replica doesn't cause delays.
     """
 
     def __init__(self, everyone: Sequence[Node]) -> None:

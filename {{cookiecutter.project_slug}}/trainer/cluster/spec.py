@@ -1,4 +1,4 @@
-"""Reads from CLUSTER_SPEC (or TF_CONFIG) which replicas train, in which order, and which replica this is.
+"""Reads the training replicas, their order, and this replica's name from CLUSTER_SPEC or TF_CONFIG.
 
 Vertex AI identifies worker pools by their position. Pool 0 contains the chief, pool 1 contains the workers, pool 2
 contains reducers or parameter servers, and pool 3 contains evaluators. Only the replicas in pools 0 and 1 train.
@@ -134,7 +134,7 @@ def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
     _require("task", task, isinstance(task, dict), f'{{"type": "{first}", "index": 0}}')
     pools, role, index = _pools(cluster, pool_of), task.get("type"), task.get("index", 0)
     chiefs = len(pools[CHIEF])
-    # If TF_CONFIG lists no chief, the first worker leads.
+    # If TF_CONFIG doesn't list a chief, the first worker is the chief.
     if chiefs > 1 or (chiefs == 0 and (first == CHIEF or not pools[WORKERS])):
         raise ClusterError(f"cluster.{first} has {chiefs} replicas; expected exactly one, the chief")
     _require("task.type", role, str(role) in pool_of, f"one of {', '.join(pool_of)}")
@@ -147,9 +147,9 @@ def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
 
 
 def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, tuple[Node, ...]]:
-    """Map each pool to its replicas.
+    """Map each worker pool to its replicas.
 
-    Keys that aren't pools are ignored, because Vertex AI may add keys in the future.
+    The function ignores keys that aren't pools, because Vertex AI may add keys in the future.
     """
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
     seen = set[str]()

@@ -1,4 +1,4 @@
-"""Finds where in the code a training process hangs.
+"""Determines where in the code a training process hangs.
 
 When a training process receives a signal, the process writes its Python stack to a memory file, which the parent
 process reads. A healthy run isn't monitored. Python's faulthandler module writes the stack even if C code holds the
@@ -71,7 +71,10 @@ def ask(replica: str) -> str:
 
 
 def _asked() -> Iterator[tuple[Path, float]]:
-    """Send the signal to each child process. Yield the child's record, and the seconds since its last finished step."""
+    """Send the signal to each child process.
+
+    Yield each child's record, and the seconds since the child's last finished step.
+    """
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has exited, or belongs to another user
             if int((process / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():

@@ -19,7 +19,7 @@ from trainer.vertex.errors import TrainerError
 def parse(argv: Sequence[str], program: str = "trainer.task") -> tuple[Strategy, StrategyFlags]:
     """Parse the flags, and return the selected strategy and the strategy's Config.
 
-    If a flag is unknown, print a usage message and exit. Raise TrainerError if a value is invalid.
+    If a flag is unknown, print a usage message and exit. Raises TrainerError if a value is invalid.
     """
     strategy = load(named(argv))
     if foreign := list(foreign_flags(argv, strategy)):
@@ -52,7 +52,7 @@ def own_flags(strategy: Strategy) -> list[str]:
 
 
 def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
-    """Yield a phrase for each flag that other strategies support, but this strategy doesn't."""
+    """Yield a phrase for each given flag that only other strategies support."""
     known = {field.name for field in fields(strategy.flags)}
     for word in (word.partition("=")[0] for word in argv if word.startswith("--")):
         name = word.removeprefix("--").replace("-", "_")

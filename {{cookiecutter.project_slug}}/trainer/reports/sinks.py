@@ -108,7 +108,7 @@ class MetricFile:
 
 
 def event_file_name() -> str:
-    """Return a new filename in the form that TensorBoard uses to recognize and sort event files."""
+    """Return a new event filename that TensorBoard can recognize and sort."""
     return f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(NUMBERS)}"
 
 
@@ -135,7 +135,7 @@ def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...
 
 
 def last_reported(logs: Path) -> int:
-    """Return the last step of the TensorBoard curves in a folder. If the folder doesn't contain curves, return 0."""
+    """Return the last step in a folder's TensorBoard curves. If the folder doesn't contain curves, return 0."""
     files = [path for path in logs.glob("events.out.tfevents.*") if path.is_file()]
     if not files:
         return 0

@@ -68,7 +68,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the block's time toward this phase, and then return to the previous phase."""
+        """Count the time of the block toward this phase, and then return to the previous phase."""
         before = self.current
         self.begin(name)
         yield
@@ -92,7 +92,7 @@ class Clock:
 
     @property
     def stepping(self) -> float:
-        """The time in seconds that all steps took, including the time that steps waited for data."""
+        """The total time of all steps in seconds, including the time that the steps waited for data."""
         return sum(self.seconds.get(phase, 0.0) for phase in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
@@ -111,7 +111,7 @@ class Clock:
 
 
 class Slowest:
-    """A comparison of the processes' computation times in the timed steps of the last reports."""
+    """A comparison of the processes' computation times. The comparison uses the timed steps of the last reports."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._reports = names, deque[Sequence[float]](maxlen=COMPARED)

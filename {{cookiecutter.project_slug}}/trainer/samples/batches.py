@@ -28,7 +28,7 @@ Part = TypeVar("Part")
 
 
 class Masked(NamedTuple):
-    """A batch whose end may be padded. The float32 array `mask` (n,) is 1 for samples and 0 for padding."""
+    """A batch that may be padded at the end. The float32 array `mask` (n,) is 1 for samples and 0 for padding."""
 
     batch: Batch
     mask: np.ndarray[tuple[int], np.dtype[np.float32]]
@@ -48,11 +48,11 @@ class Data:
 
     @cached_property
     def example(self) -> Batch:
-        """A batch of one sample, which shows the shapes and types of the arrays."""
+        """A batch of one sample, from which the arrays' shapes and types are known."""
         return self.heldout.batch([0], self._config)
 
     def training(self, start: int, rank: int, size: int) -> Iterator[Batch]:
-        """For each step from `start` on, yield one process's part of the global batch."""
+        """Yield one process's part of the global batch for each step from `start` on."""
         return train_batches(self.train, self._config, start=start, rank=rank, world_size=size)
 
     def evaluation(self, rank: int, size: int, micro_batches: int = 1) -> Iterator[Masked]:
@@ -76,7 +76,7 @@ class Data:
 
 
 def per_step(config: Config, example: Batch) -> dict[str, int]:
-    """Return the counts per optimizer step that reports contain. Example: {"samples": 96, "tokens": 6144}."""
+    """Return the counts per optimizer step for the reports. Example: {"samples": 96, "tokens": 6144}."""
     return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config, example)}.items()}
 
 
@@ -99,7 +99,7 @@ def require_samples(config: Config, world_size: int) -> None:
 
 
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
-    """For each step from `start` on, yield this process's part of the global batch.
+    """Yield this process's part of the global batch for each step from `start` on.
 
     If the global batch isn't divisible by the world size, the sizes of the parts differ by one sample.
 
@@ -120,7 +120,10 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
 
 
 def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:
-    """Yield the value of `part` for each number in order. Other threads or processes prepare the values in advance."""
+    """Yield the return value of `part` for each number, in order.
+
+    Other threads or processes prepare the values in advance.
+    """
     ahead = 2 if processes else 8  # parts that each process holds in memory
     options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead)
     batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part).to_iter_dataset(options)

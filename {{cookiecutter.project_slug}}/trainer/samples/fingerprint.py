@@ -27,7 +27,10 @@ Shards = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The flags and shards that determine a run. Only a small part of each shard is read to compute a fingerprint."""
+    """The flags and shards that determine a run.
+
+    Computing a fingerprint requires reading only a small part of each shard.
+    """
 
     global_batch: int
     seed: int
@@ -37,7 +40,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> list[int]:
-        """The sample count, the shard count, and a checksum, first for the training data and then for held-out data."""
+        """The sample count, the shard count, and a checksum, first for training data and then for held-out data."""
         splits = [*self.train.items()], [*self.heldout.items()]
         tables = (
             (sum(records for _, (_, records, *_) in split), len(split), zlib.crc32(json.dumps(split).encode()))
@@ -57,8 +60,8 @@ class Fingerprint:
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
     """Verify that the set of shards is complete, and that the run matches the checkpoint in `folder`.
 
-    A checkpoint from an older version doesn't contain a fingerprint, and isn't compared. Every process must call this
-    function.
+    A checkpoint from an older version doesn't contain a fingerprint, so the function doesn't compare such a checkpoint.
+    Every process must call this function.
 
     Raises:
         TrainerError: If shards are missing, or if the data or flags differ. If `anyway` is set, the chief prints a
@@ -94,7 +97,10 @@ def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
 
 
 def _unfinished(shards: Shards) -> Iterator[str]:
-    """Yield a phrase for each problem with the shards: two sets in one split, missing shards, or empty shards."""
+    """Yield a phrase for each problem with the shards.
+
+    Possible problems are two sets in one split, missing shards, or empty shards.
+    """
     present: dict[tuple[str, str], list[str]] = {}
     for match in filter(None, map(NUMBERED.fullmatch, shards)):
         present.setdefault((match[1], match[3]), []).append(match[2])

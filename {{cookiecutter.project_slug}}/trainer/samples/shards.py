@@ -27,7 +27,10 @@ READERS = 64  # shards to open in parallel, because each one may be a request to
 
 
 def write(samples: Iterable[Sample], folder: Path, split: Split, shard_count: int = 4) -> None:
-    """Distribute the samples to `shard_count` shard files in turn. Store the files' checksums in the same folder."""
+    """Distribute the samples across `shard_count` shard files in turn.
+
+    Store the files' checksums in the same folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"{split}-{i:05d}-of-{shard_count:05d}.array_record" for i in range(shard_count)]
     # Random access is fast only with one record per group.
@@ -64,7 +67,7 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
 
 
 def example(config: Config, storage: Storage) -> Batch:
-    """Return a batch of one held-out sample, which shows the arrays' shapes and types.
+    """Return a batch of one held-out sample, from which the arrays' shapes and types are known.
 
     The folder needs only one held-out shard.
     """
@@ -73,7 +76,7 @@ def example(config: Config, storage: Storage) -> Batch:
 
 
 class Dataset:
-    """One split of a dataset, whose samples are read by index."""
+    """One split of a dataset. Samples are read by index."""
 
     def __init__(self, folder: Path, split: Split) -> None:
         paths = sorted(folder.glob(f"{split}-*.array_record"))
@@ -107,7 +110,7 @@ class Dataset:
             raise
 
     def described(self) -> dict[str, tuple[int, ...]]:
-        """Map each shard to its bytes, its records, and a checksum of its first and last record.
+        """Map each shard to its size in bytes, its record count, and a checksum of its first and last record.
 
         If a checksum of the whole shard is stored, this checksum is the fourth value.
         """
@@ -157,7 +160,7 @@ class Dataset:
 
 
 def collated(samples: Sequence[Sample], config: Config) -> Batch:
-    """Return a batch of all these samples. If a sample were missing, the remaining samples would have too much weight.
+    """Return a batch of all these samples. If a sample were missing, the other samples would have too much weight.
 
     Raises:
         TrainerError: If `collate` drops or adds samples.

@@ -1,4 +1,4 @@
-"""Defines errors whose text is for the user, and whose exit code shows whether a restart can help."""
+"""Defines errors with a text for the user, and with an exit code that shows whether a restart can help."""
 
 import contextlib
 import traceback
@@ -25,13 +25,19 @@ class TrainerError(ValueError):
 
 
 class PeerError(TrainerError):
-    """The error of a healthy replica if a different replica is lost, late, or preempted. A restart resumes the run."""
+    """The error that a healthy replica raises if a different replica is lost, late, or preempted.
+
+    A restart resumes the run.
+    """
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: try again
 
 
 class LostPeerError(PeerError):
-    """The error of a process that lost a peer. The parent process names the peer, and exits with PeerError's code."""
+    """The error that a process raises if it has lost a peer.
+
+    The parent process reports the peer's name, and exits with PeerError's code.
+    """
 
     exit_code = 175
 
@@ -51,7 +57,7 @@ class EndedEarlyError(TrainerError):
 
 @contextlib.contextmanager
 def exporting(file: str) -> Iterator[None]:
-    """Turn an exception in the block into a TrainerError with one sentence. The block exports the model.
+    """Convert an exception in the block to a TrainerError with one sentence. The block exports the model.
 
     If code in `file` raised the exception, the sentence contains the line number in `file`.
     """

@@ -60,7 +60,7 @@ class Claim:
 def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
     """If this replica is the chief, hold the lease of the output folder while the block runs.
 
-    Raises TrainerError if another job holds the lease, or if the lease can't be written.
+    Raises TrainerError if a different job holds the lease, or if this job can't write the lease.
     """
     if not is_chief:
         yield
@@ -190,7 +190,7 @@ def _files(folder: Path, job: str) -> list[Path]:
 
 
 def _renewals(folder: Path, job: str) -> int:
-    """Return how many times the job has renewed its lease."""
+    """Return the number of times that the job has renewed its lease."""
     numbers = (file.suffix[1:] for file in _files(folder, job))
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 

@@ -1,6 +1,6 @@
 """Determines from NCCL's log whether NCCL uses the reducers of Reduction Server.
 
-NCCL reports the use of reducers only in its log. Idle reducers still cost money. This file requires only Python's
+NCCL reports only in its log whether it uses reducers. Idle reducers still cost money. This file requires only Python's
 standard library, so you can copy this file to a different trainer.
 Source of the log lines: github.com/NVIDIA/nccl, versions 2.18 to 2.32, in src/plugin, src/transport, and src/graph.
 
@@ -82,7 +82,7 @@ class Log:
 class Use:
     """The result of `judge`, with a sentence for the user.
 
-    If the log doesn't show the use of reducers, `used` is None.
+    If the log doesn't show whether NCCL uses the reducers, `used` is None.
     """
 
     used: bool | None
@@ -100,7 +100,7 @@ def watch(environ: MutableMapping[str, str]) -> None:
 
 
 def read_log(environ: Mapping[str, str]) -> Log:
-    """Read the log that NCCL has written in this process since the call of `watch`."""
+    """Read the log that NCCL has written in this process since the call to `watch`."""
     if not _is_ours(environ):
         return Log(is_ours=False, cause=LOG_REDIRECTED)
     with contextlib.suppress(OSError):

@@ -1,8 +1,7 @@
 """Maps a job's AIP_* variables and gs:// URIs to paths.
 
 Vertex AI mounts every bucket under /gcs in each replica, and passes the job's folders as gs:// URIs. The local Vertex
-sets GCS_MOUNT to a folder that replaces /gcs. In all other respects, the local Vertex passes folders
-in the same way as Vertex AI.
+sets GCS_MOUNT to a folder that replaces /gcs. In all other respects, the local Vertex passes folders as Vertex AI does.
 """
 
 import json
@@ -32,7 +31,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Storage:
-    """The folders of one job. Without a job's environment variables, all folders are under ./output."""
+    """The folders of one job. If a job's environment variables aren't set, all folders are under ./output."""
 
     model: Path = Path("output/model")
     checkpoints: Path = Path("output/checkpoints")

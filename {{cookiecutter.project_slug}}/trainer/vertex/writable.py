@@ -33,7 +33,7 @@ CURES: dict[int | None, str] = {
 
 
 def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
-    """Write a probe file to the folder of each of these types of outputs, and return the tested folders.
+    """Write a probe file to the folder for each of these output types, and return the tested folders.
 
     If a folder doesn't exist yet, the nearest existing parent folder is tested.
 
@@ -58,7 +58,7 @@ def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Turn a file system error in the block into a TrainerError with one sentence.
+    """Convert a file system error in the block to a TrainerError with one sentence.
 
     The block writes to `path` or to a folder under `path`.
 
@@ -73,14 +73,14 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 class Dispensable:
-    """An output that a run can do without. If writing fails, one warning is printed until writing succeeds again."""
+    """An output that a run doesn't require. If writing fails, one warning is printed until writing succeeds again."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._is_lost = path, False
 
     @contextlib.contextmanager
     def writing(self, *others: type[Exception]) -> Iterator[None]:
-        """Suppress a file system error in the block, which writes to the path, and print a warning."""
+        """Suppress a file system error in the block, and print a warning. The block writes to `path`."""
         try:
             with writing(self._path, *others):
                 yield

@@ -1,7 +1,8 @@
 """YOURS: defines a sample, its encoding, and its batches. In this example, a sample is an image with one label.
 
 `trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches with `augment` and `collate`.
-No other code depends on the definition of a sample. All arrays in this file are NumPy arrays, for any framework.
+No other code depends on the definition of a sample. All arrays in this file are NumPy arrays, so this file works with
+any framework.
 """
 
 import struct
@@ -15,7 +16,7 @@ import numpy as np
 from trainer import flags
 from trainer.vertex.errors import TrainerError
 
-Array: TypeAlias = Any  # a NumPy array in this file; a tensor of the framework in model.py
+Array: TypeAlias = Any  # a NumPy array in this file, but a tensor of the framework in model.py
 
 HEADER = struct.Struct("<iHHH")  # label, height, width, channels; the pixels follow as bytes
 DIGITS = "sklearn/datasets/data/digits.csv.gz"  # one line per image: 64 pixels from 0 to 16, then the label
@@ -24,7 +25,7 @@ EXAMPLE_NOISE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    """The flags for the data, which are part of Config."""
+    """The data flags, which `Config` inherits."""
 
     data: str = "digits"
     """Folder of shards, as a path or gs://BUCKET/FOLDER. The value "digits" selects a small built-in dataset."""
@@ -36,7 +37,7 @@ class DataFlags:
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
+    """Yield an error phrase with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 
@@ -47,14 +48,14 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch of n samples as arrays, whose first dimension is n. The array `inputs` is the model's input."""
+    """A batch of n samples. The first dimension of each array is n. The array `inputs` is the model's input."""
 
     inputs: Array  # (n, height, width, channels), float32 in [0, 1]
     labels: Array  # (n,), int64
 
 
 def encode(sample: Sample) -> bytes:
-    """Encode a sample. Raises TrainerError if its image doesn't have the type and shape that `Sample` specifies."""
+    """Encode a sample. Raises TrainerError if the image doesn't have the type and shape that `Sample` specifies."""
     image = sample.image
     if image.dtype != np.uint8 or image.ndim != 3:
         raise TrainerError(
@@ -69,7 +70,10 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """Add noise to a training sample. The seed and the sample's position in the run determine `random`."""
+    """Add noise to a training sample.
+
+    The state of `random` depends only on the seed and the sample's position in the run.
+    """
     noise = config.noise
     if noise is None:
         noise = EXAMPLE_NOISE if config.data in EXAMPLES else 0
@@ -80,7 +84,7 @@ def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> S
 
 
 def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
-    """Make a batch of these samples.
+    """Make a batch from these samples.
 
     Raises TrainerError if a label isn't a valid class. Without this check, a GPU would report an unrelated error.
     """
@@ -93,21 +97,21 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return additional counts per sample for reports, keyed by name. `example` is a batch of one sample."""
+    """Return additional counts per sample, keyed by name, for reports. `example` is a batch of one sample."""
     return {}
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
-    """Describe in a sentence what the exported model predicts for some held-out samples."""
+    """Return a sentence that describes the exported model's predictions for some held-out samples."""
     shown, seen = (" ".join(map(str, labels)) for labels in (batch.labels, np.argmax(answer(batch.inputs), axis=1)))
     return f"held-out labels are {shown}, and predictions are {seen}"
 
 
 def digits() -> dict[str, list[Sample]]:
-    """Return 1,797 images of handwritten digits with 8 x 8 pixels. Every fifth image is held out.
+    """Return 1,797 images of handwritten digits.
 
-    The images are read from a file in the scikit-learn package. Importing scikit-learn would take two seconds in each
-    replica.
+    Each image has 8 x 8 pixels. Every fifth image is held out. The function reads the images from a file in the
+    scikit-learn package, because importing scikit-learn would take two seconds in each replica.
     """
     table = np.loadtxt(str(distribution("scikit-learn").locate_file(DIGITS)), delimiter=",")
     images = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
@@ -119,4 +123,4 @@ def digits() -> dict[str, list[Sample]]:
     }
 
 
-EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"digits": digits}  # values of --data besides a folder
+EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"digits": digits}  # values for --data that aren't folders

@@ -1,7 +1,8 @@
 """YOURS: defines a sample, its encoding, and its batches. In this example, a sample is text as bytes.
 
 `trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches with `augment` and `collate`.
-No other code depends on the definition of a sample. All arrays in this file are NumPy arrays, for any framework.
+No other code depends on the definition of a sample. All arrays in this file are NumPy arrays, so this file works with
+any framework.
 """
 
 import sysconfig
@@ -15,17 +16,17 @@ import numpy as np
 from trainer import flags
 from trainer.vertex.errors import TrainerError
 
-Array: TypeAlias = Any  # a NumPy array in this file; a tensor of the framework in model.py
+Array: TypeAlias = Any  # a NumPy array in this file, but a tensor of the framework in model.py
 
-BYTES = 256  # different bytes, which are the vocabulary
+BYTES = 256  # the number of different bytes, which form the vocabulary
 LENGTH = 1025  # bytes per sample in the example: a context of 1,024, and the byte after it
 END = b"\0"  # separator between two files
-WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model writes, and the temperature of sampling
+WRITTEN, TEMPERATURE = 200, 0.7  # bytes that the trained model generates, and the sampling temperature
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataFlags:
-    """The flags for the data, which are part of Config."""
+    """The data flags, which `Config` inherits."""
 
     data: str = "stdlib"
     """Folder of shards, as a path or gs://BUCKET/FOLDER.
@@ -39,7 +40,7 @@ class DataFlags:
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
+    """Yield an error phrase with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "context")
 
 
@@ -48,7 +49,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch of n samples as arrays, whose first dimension is n. The array `inputs` is the model's input."""
+    """A batch of n samples. The first dimension of each array is n. The array `inputs` is the model's input."""
 
     inputs: Array  # (n, context), int32: a byte from 0 to 255
     targets: Array  # (n, context), int64: the byte after each of these
@@ -63,13 +64,16 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """Return a random part of the sample. The seed and the sample's position in the run determine `random`."""
+    """Return a random part of the sample.
+
+    The state of `random` depends only on the seed and the sample's position in the run.
+    """
     room = len(sample.text) - config.context
     return sample if room < 1 else Sample(sample.text[random.integers(room) :])
 
 
 def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
-    """Make a batch of these samples. Raises TrainerError if a sample isn't longer than the context."""
+    """Make a batch from these samples. Raises TrainerError if a sample isn't longer than the context."""
     shortest = min(len(sample.text) for sample in samples)
     if shortest <= config.context:
         raise TrainerError(f"--context is {config.context}, but must be below the {shortest} bytes of a sample")
@@ -78,7 +82,7 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return additional counts per sample for reports, keyed by name. `example` is a batch of one sample."""
+    """Return additional counts per sample, keyed by name, for reports. `example` is a batch of one sample."""
     return {"tokens": example.inputs.shape[1]}
 
 
@@ -95,7 +99,7 @@ def show(answer: Callable[[Array], Array], batch: Batch) -> str:
 
 
 def stdlib() -> dict[str, list[Sample]]:
-    """Return samples of the source code of Python's standard library (four million bytes).
+    """Return samples from the source code of Python's standard library, which contains four million bytes.
 
     Every twentieth module is held out.
     """
@@ -107,7 +111,7 @@ def stdlib() -> dict[str, list[Sample]]:
 
 
 def packed(texts: Iterable[bytes]) -> Iterator[Sample]:
-    """Concatenate the texts, and split the result into samples of equal length. Drop the remainder."""
+    """Concatenate the texts, split the result into samples of equal length, and drop the remainder."""
     rest = b""
     for text in texts:
         rest += text + END
@@ -116,4 +120,4 @@ def packed(texts: Iterable[bytes]) -> Iterator[Sample]:
         rest = rest[whole:]
 
 
-EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"stdlib": stdlib}  # values of --data besides a folder
+EXAMPLES: dict[str, Callable[[], dict[str, list[Sample]]]] = {"stdlib": stdlib}  # values for --data that aren't folders

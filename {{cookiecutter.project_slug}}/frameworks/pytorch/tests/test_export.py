@@ -33,7 +33,7 @@ def test_the_weights_fit_a_fresh_model(tmp_path: Path) -> None:
 
 def test_a_model_for_which_the_temporary_folder_has_no_room_is_refused(tmp_path: Path) -> None:
     net = tiny()
-    net.register_buffer("large", torch.zeros(1).expand(2**50))  # needs no memory
+    net.register_buffer("large", torch.zeros(1).expand(2**50))  # doesn't need memory
     with pytest.raises(OSError, match="No space left on device"):
         export.export(net, SOME, tmp_path)
 

@@ -41,7 +41,7 @@ class Exported(NamedTuple):
 
 
 def finish(job: Job, trained: Answers) -> None:
-    """Export the model of the last checkpoint. With every strategy, a checkpoint contains the complete model.
+    """Export the model from the last checkpoint. With every strategy, a checkpoint contains the complete model.
 
     Raises:
         TrainerError: if the checkpoint is damaged, or if the losses of the exported model and the trained model differ.
@@ -94,7 +94,7 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         program = torch.export.export(net, (inputs,), dynamic_shapes=(sizes,))
     with tempfile.TemporaryDirectory() as aside:
         if shutil.disk_usage(aside).free < 2 * sum(tensor.nbytes for tensor in net.state_dict().values()):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), aside)  # otherwise PyTorch would die of SIGABRT
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), aside)  # otherwise SIGABRT would kill the process
         torch.export.save(program, Path(aside) / PROGRAM)
         torch.save(net.state_dict(), Path(aside) / WEIGHTS)
         copy_files(Path(aside), folder)

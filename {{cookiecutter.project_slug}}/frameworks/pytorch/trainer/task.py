@@ -16,7 +16,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Train on one replica. Raises TrainerError if an error occurs that the user can fix."""
+    """Train on one replica. Raises TrainerError for an error that the user can fix."""
     clock = Clock(process_start())
     strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)
@@ -26,8 +26,8 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then start a training process for each GPU."""
-    import torch  # takes seconds, so wrong flags are reported before
+    """Wait for all replicas, and then start a training process for each GPU."""
+    import torch  # takes seconds, so invalid flags are reported first
 
     from trainer import train
     from trainer.cluster import processes

@@ -1,4 +1,4 @@
-"""Contains the training loop, readable from top to bottom: `run`, `train` and `train_step`."""
+"""Contains the training loop as the functions `run`, `train` and `train_step`, from top to bottom."""
 
 from functools import partial
 
@@ -36,7 +36,9 @@ def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train until the last step, from the latest complete checkpoint or, without a checkpoint, from the first step.
+    """Train from the latest complete checkpoint until the last step.
+
+    If there is no checkpoint, train from the first step.
 
     Returns the metrics on the held-out samples, and the losses that the exported model must reproduce.
     """
@@ -70,7 +72,7 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, world: World) -> Totals:
     """Run an optimizer step on this process's share of the global batch.
 
-    Returns the sums of loss and metrics over the samples of this share.
+    Returns the sums of the loss and the metrics over the samples of this share.
     """
     torch.manual_seed(step_seed(config, state.step, world.data_rank))
     totals = strategy.forward_backward(config, state.net, batch, world)

@@ -1,4 +1,4 @@
-"""Tests whether the model draws random numbers in training.
+"""Tests whether the model draws random numbers during training.
 
 If the model draws random numbers, losses depend on the number of processes.
 """
@@ -11,6 +11,6 @@ from trainer.config import Config
 
 
 def draws() -> bool:
-    """Return whether the model draws random numbers, such as for dropout."""
+    """Return whether the model draws random numbers, for example for dropout."""
     net, inputs = model.build(Config(), batch(1)), batch(4).inputs
     return not bool(tf.reduce_all(net(inputs, training=True) == net(inputs, training=True)))

@@ -32,7 +32,7 @@ class Exported(NamedTuple):
 
 
 def finish(job: Job, trained: Answers) -> None:
-    """Export the model of the last checkpoint. With every strategy, a checkpoint contains the complete model.
+    """Export the model from the last checkpoint. With every strategy, a checkpoint contains the complete model.
 
     The exported model computes in float32, so its outputs don't depend on the compute dtype that --precision selects.
 

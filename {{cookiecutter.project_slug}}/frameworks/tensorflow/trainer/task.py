@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Train on one replica. Raises TrainerError if an error occurs that the user can fix."""
+    """Train on one replica. Raises TrainerError for an error that the user can fix."""
     program.prepare(environ, argv)
     from trainer.config import Job  # imported late, because these modules import TensorFlow
     from trainer.parallel import choice
@@ -32,7 +32,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(job: "Job", strategy: "Strategy", clock: Clock) -> None:
-    """Wait for all replicas, then train on this replica."""
+    """Wait for all replicas, and then train on this replica."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Contains the training loop, readable from top to bottom: `run`, `train` and `train_step`."""
+"""Contains the training loop as the functions `run`, `train` and `train_step`, from top to bottom."""
 
 import keras
 import numpy as np
@@ -35,7 +35,9 @@ def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train until the last step, from the latest complete checkpoint or, without a checkpoint, from the first step.
+    """Train from the latest complete checkpoint until the last step.
+
+    If there is no checkpoint, train from the first step.
 
     Returns the metrics on the held-out samples, and the losses that the exported model must reproduce.
     """
@@ -73,8 +75,8 @@ def train_step(
 ) -> tuple[Totals, tf.Tensor]:
     """Run an optimizer step on one device, with the device's share of the global batch.
 
-    Returns the sums of loss and metrics over the samples of all devices. Also returns the seconds of communication that
-    didn't overlap with this device's computation.
+    Returns the sums of the loss and the metrics over the samples of all devices. Also returns the communication time,
+    in seconds, that didn't overlap with this device's computation.
     """
     state.seed(config.seed)
     totals, gradients = strategy.forward_backward(config, state.net, batch, world)

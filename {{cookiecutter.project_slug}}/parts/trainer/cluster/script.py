@@ -1,4 +1,4 @@
-"""Finds your own script or module before the roll call at startup, and runs it as `__main__`."""
+"""Finds your own script or module before the roll call at startup, and runs this program as `__main__`."""
 
 import os
 import resource
@@ -50,7 +50,7 @@ class Script:
                 raise ScriptError(f"{self.name} exited with code {end.code}", end.code) from None
 
     def run_with_reducers(self, count: int, *, is_chief: bool) -> None:
-        """Run the script. In the chief's process, report whether NCCL's log shows that the reducers are used."""
+        """Run the script. In the chief's process, report whether NCCL uses the reducers, according to NCCL's log."""
         ended = threading.Event()
         teller = threading.Thread(target=_tell, args=(count, is_chief, ended), daemon=True)
         teller.start()
@@ -62,8 +62,8 @@ class Script:
 def require_joined(joined: bool, processes: int, fix: str) -> None:
     """Raise ScriptError if the script ran in several processes that exited with code 0 without joining each other.
 
-    If the script mainly ran other programs, don't raise an error, because this process can't know whether the other
-    programs joined each other.
+    If the script mainly ran other programs, don't raise an error, because this process can't determine whether the
+    other programs joined each other.
     """
     own, others = (resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     if processes > 1 and not joined and others < own / 2:
@@ -92,7 +92,7 @@ def _has_module(name: str) -> bool:
 
 
 def _tell(reducers: int, is_chief: bool, ended: threading.Event) -> None:
-    """Wait for NCCL's log or the end of the script, and report whether NCCL uses the reducers.
+    """Wait until NCCL has written its log or the script has ended, and report whether NCCL uses the reducers.
 
     Then discard all further log lines. Otherwise, NCCL's log would fill the disk within days.
     """

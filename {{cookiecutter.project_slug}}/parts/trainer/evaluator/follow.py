@@ -1,8 +1,8 @@
 """Scores each checkpoint of a run while the training continues, and marks the best checkpoint.
 
 An evaluator isn't part of the training cluster. The evaluator reads only the checkpoints in the job's folder. The
-training replicas read only which checkpoint is marked as the best, and don't remove this checkpoint. Therefore, the
-evaluator and the training replicas don't wait for each other.
+training replicas read only which checkpoint the evaluator has marked as the best, so that they don't remove this
+checkpoint. Therefore, the evaluator and the training replicas don't wait for each other.
 
 The evaluator scores the oldest checkpoint first, because TensorBoard drops points that arrive after points of later
 steps. If the evaluator is slower than the training, some checkpoints are removed before the evaluator scores them.
@@ -31,8 +31,8 @@ NAME = "evaluator"  # the name of its run in TensorBoard
 OUTPUTS = ("checkpoints", "logs")
 RESULTS = "evaluations.json"  # next to the checkpoints: the results that a restarted evaluator reuses
 BEST = "best.json"  # next to the checkpoints: the best checkpoint, which isn't pruned
-LOOK_SECONDS = 2.0  # between two checks for a new checkpoint, each of which is a request to the bucket
-PATIENCE_SECONDS = 86_400.0  # without a new checkpoint, after which the evaluator exits
+LOOK_SECONDS = 2.0  # seconds between two checks for a new checkpoint, each of which is a request to the bucket
+PATIENCE_SECONDS = 86_400.0  # seconds without a new checkpoint, after which the evaluator exits
 AT_ONCE = 32  # samples per batch, so that the batch fits on one device
 ATTEMPTS = 3  # to read a checkpoint that seems complete; a mounted bucket may list one that is already gone
 
@@ -63,8 +63,8 @@ def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
     """Score checkpoints until the training is complete. TensorBoard shows the results as a separate run.
 
     After SIGTERM, the evaluator exits with code 143, not with code 0. Vertex AI also sends SIGTERM when it preempts the
-    machine, and must not treat the evaluator as finished in this case. After the end of the job, the exit code doesn't
-    matter.
+    machine, and in this case, Vertex AI must not treat the evaluator as finished. After the job has ended, the exit
+    code doesn't matter.
 
     Raises:
         TrainerError: If held-out shards are missing, or if a checkpoint doesn't match the model.
@@ -117,9 +117,9 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
 
 
 def mark_best(root: Path, results: Mapping[int, Metrics], marked: Path | None) -> Path | None:
-    """Among the checkpoints that still exist, mark the checkpoint with the smallest finite held-out loss.
+    """Mark the existing checkpoint with the smallest finite held-out loss as the best checkpoint.
 
-    Return the marked checkpoint. If there is no such checkpoint, return `marked`.
+    Return the marked checkpoint. If no existing checkpoint has a finite loss, return `marked`.
     """
     numbers = {step: metrics["loss"] for step, metrics in results.items() if math.isfinite(metrics["loss"])}
     losses = {step: loss for step, loss in numbers.items() if commit_marker.numbered(root, step).is_dir()}
@@ -149,7 +149,7 @@ def read_results(root: Path) -> dict[int, Metrics]:
 def _attempt(score: Score, folder: Path, *, is_last: bool) -> Metrics | None:
     """Return the checkpoint's metrics.
 
-    Return None if the checkpoint was removed, if it is damaged, or if another attempt may succeed.
+    Return None if the checkpoint was removed or is damaged, or if a later attempt may succeed.
     """
     problem = commit_marker.why_corrupt(folder)
     try:

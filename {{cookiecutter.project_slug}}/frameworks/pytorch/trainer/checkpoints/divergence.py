@@ -3,8 +3,8 @@
 Comparing parameters isn't enough, because a model may also use other values, such as a random order that `build` draws.
 Comparing losses also detects differences in such values.
 
-Processes along the mesh dimension `tensor` aren't compared. Each process along `tensor` computes its own gradients for
-shared parameters, and GPUs may round these gradients differently.
+This module doesn't compare processes along the mesh dimension `tensor`. Each process along `tensor` computes its own
+gradients for shared parameters, and GPUs may round these gradients differently.
 """
 
 import math
@@ -42,12 +42,12 @@ def require_no_divergence(
 ) -> None:
     """Check that all replicas have the same tensors.
 
-    The error lists the replicas that differ from the majority. Without a majority, the error lists all replicas.
+    The error lists the replicas that differ from the majority. If there is no majority, the error lists all replicas.
 
     Args:
-        saved: the name of the latest checkpoint. `saved` is empty if there is no checkpoint.
+        saved: the name of the latest checkpoint, or an empty string if there is no checkpoint.
         names: the names of the replicas or processes.
-        digests: for each replica or process, the digests of all tensors, keyed by tensor name.
+        digests: the digests of all tensors for each replica or process, keyed by tensor name.
 
     Raises:
         PeerError: if parameters have diverged. If --anyway is set, the chief prints a warning instead.
@@ -66,7 +66,7 @@ def require_no_divergence(
 
 
 class Answers(NamedTuple):
-    """The losses of a model on the first held-out samples, for comparison with the losses of another model."""
+    """The losses of a model on the first held-out samples, for comparison with the losses of a different model."""
 
     losses: Sequence[float]
     tolerance: float = EXACT
@@ -74,7 +74,7 @@ class Answers(NamedTuple):
     def differ(self, other: Sequence[float]) -> bool:
         """Return whether the mean relative difference between the losses is above the tolerance.
 
-        Without losses, return False.
+        If either model has no losses, return False.
         """
         count = min(len(self.losses), len(other))
         own, theirs = np.array(self.losses[:count]), np.array(other[:count])
@@ -94,9 +94,9 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes or machines with the first losses that aren't empty.
+    """Compare the losses of all processes or machines with the first nonempty losses.
 
-    Returns these first losses.
+    Returns the first nonempty losses.
 
     Raises:
         TrainerError: if the losses differ. If --anyway is set, the chief prints a warning instead.
@@ -129,9 +129,9 @@ def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, 
 
 
 def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield this process's part of each parameter and of the parameter's moments.
+    """Yield this process's part of each parameter and its moments.
 
-    Buffers aren't included, because buffers such as BatchNorm's running means may differ.
+    The function doesn't yield buffers, because buffers such as BatchNorm's running means may differ.
     """
     for name, parameter in net.named_parameters():
         moments = {f"{name}.{moment}": value for moment, value in state.optimizer.state.get(parameter, {}).items()}
@@ -142,7 +142,7 @@ def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
-    """Compare the buffers of all processes' initial models, including buffers that aren't in the state dict.
+    """Compare the buffers of the initial models in all processes, including buffers that aren't in the state dict.
 
     Every process must call this function. Raises TrainerError if buffers differ, unless --anyway is set.
     """
@@ -170,6 +170,6 @@ def digest(tensor: Tensor) -> Tensor:
     bits = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
     mixed = bits >> 4 * tensor.element_size()  # otherwise two changed signs would cancel out in the sum
     bits = mixed.bitwise_xor_(bits)
-    # Sums in the tensor's own width need no wider copy. A cumulative sum weights each value by its position.
+    # Sums in the tensor's own width don't need a wider copy. A cumulative sum weights each value by its position.
     rows, columns = (bits.sum(axis, dtype=bits.dtype).long().cumsum(0).sum() for axis in (1, 0))
     return rows * WEIGHTS[0] + columns * WEIGHTS[1]

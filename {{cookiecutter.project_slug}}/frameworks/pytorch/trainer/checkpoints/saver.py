@@ -39,14 +39,14 @@ from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
 
-# The optimizer state is keyed by parameter names, not by positions, so that another strategy can load it.
+# The optimizer state is keyed by parameter names, not by positions, so that a different strategy can load it.
 BY_NAME = StateDictOptions(flatten_optimizer_state_dict=True)
 MOMENTS = "state."  # prefix of the moments; other keys describe parameter groups, which each run sets itself
 NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save's error for a full disk
 
 
 class Checkpoints(Background):
-    """Checkpoints that a background thread of each process writes.
+    """Checkpoints that each process writes in a background thread.
 
     A training step waits only until the state is copied.
 
@@ -68,8 +68,9 @@ class Checkpoints(Background):
         """Load the latest complete checkpoint into the state. If there is no checkpoint, don't change the state.
 
         Raises:
-            TrainerError: if the checkpoint is of a different model or dataset, or has more steps than --steps.
-            PeerError: if no checkpoint is usable, but the state already contains values of a rejected checkpoint.
+            TrainerError: if the checkpoint belongs to a different model or dataset, or if its step is greater than
+                --steps.
+            PeerError: if no checkpoint is usable, but the state already contains values from a rejected checkpoint.
         """
         folder = newest(self._root, self._world, partial(load, state, self._strategy.bare(state.net)))
         require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
@@ -102,7 +103,7 @@ class Checkpoints(Background):
         self.check()
 
     def save(self, state: State) -> None:
-        """Wait for the previous checkpoint, then start to write the checkpoint of the current step.
+        """Wait for the previous checkpoint, and then start writing a checkpoint for the current step.
 
         Raises PeerError if parameters have diverged.
         """
@@ -121,7 +122,7 @@ class Checkpoints(Background):
     def compare(self, state: State) -> None:
         """Compare the parameters of all processes.
 
-        If parameters have diverged, raise PeerError with the names of the processes.
+        Raises PeerError if parameters have diverged. The error contains the names of the processes.
         """
         diverged = divergence.diverged(state, self._strategy.bare(state.net), self._world)
         names = [self._job.cluster.process(rank, self._world.size) for rank in diverged]
@@ -135,7 +136,7 @@ class Checkpoints(Background):
     def __exit__(self, *error: Any) -> None:
         with self._clock.phase(LAST_CHECKPOINT):
             super().__exit__(*error)
-        # The run is over, so the process ignores a notice. Python would otherwise restore the handler that kills it.
+        # The run is over, so the process ignores notices. Otherwise, Python would restore the handler that kills it.
         signal.signal(NOTICE, signal.SIG_IGN)
 
 
@@ -152,7 +153,7 @@ def new_stager(device: torch.device) -> AsyncStager:
 def share(part: dict[str, Any], world: World) -> dict[str, Any]:
     """Return the tensors that this process writes to a checkpoint.
 
-    These tensors are the process's own shards, and its share of the tensors that all processes hold.
+    These tensors are the process's own shards, and some of the tensors that all processes hold.
     """
     bytes_of_rank, written = [0] * world.size, {}
     for name, value in part.items():
@@ -169,7 +170,7 @@ def share(part: dict[str, Any], world: World) -> dict[str, Any]:
 def write(
     copy: dict[str, Any], folder: Path, keep: int, world: World, samples: Fingerprint, buffers: Container[str]
 ) -> None:
-    """Write a checkpoint and its commit marker, then remove all checkpoints except the latest `keep`.
+    """Write a checkpoint and its commit marker, and then remove all except the latest `keep` checkpoints.
 
     Every process must call this function.
 
@@ -251,7 +252,7 @@ def load(state: State, net: nn.Module, folder: Path) -> str:
     checkpoint is usable, return an empty string.
 
     Raises:
-        TrainerError: if the checkpoint is of a different model.
+        TrainerError: if the checkpoint belongs to a different model.
     """
     model, optimizer = get_state_dict(net, state.optimizer, options=BY_NAME)
     moments = {name: value for name, value in optimizer.items() if name.startswith(MOMENTS)}
@@ -305,11 +306,12 @@ class Whole(DefaultLoadPlanner):
 def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None:
     """Load the latest complete, undamaged checkpoint, and return its folder.
 
-    Each process verifies its share of the files. If the chief verified all files, the other processes might time out.
+    Each process verifies its share of the files, because the other processes might time out if the chief verified all
+    files.
 
     Args:
-        load: a function that loads a checkpoint. If the checkpoint isn't usable, the function returns the reason, and
-            otherwise an empty string.
+        load: a function that loads a checkpoint. The function returns the reason if the checkpoint isn't usable, and an
+            empty string otherwise.
     """
     why_corrupt = partial(commit_marker.why_corrupt, reader=world.rank, readers=world.size)
     # The chief chooses for all processes, because their views of a mounted bucket may be out of date.
@@ -334,12 +336,12 @@ def read_model(net: nn.Module, folder: Path) -> None:
     A single process can call this function without the other processes.
 
     Raises:
-        TrainerError: if the checkpoint is of a different model.
+        TrainerError: if the checkpoint belongs to a different model.
     """
     weights = net.state_dict()
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as intended
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # only one process runs
             state_dict_loader.load({"model": weights}, checkpoint_id=folder, planner=Whole("model."), no_dist=True)
     except CheckpointException as error:
         raise TrainerError(f"{folder} doesn't match this model ({one_line(first_cause(error))})") from None
@@ -347,9 +349,9 @@ def read_model(net: nn.Module, folder: Path) -> None:
 
 
 def first_cause(error: CheckpointException) -> BaseException:
-    """Return the error of one of the processes that failed.
+    """Return the error of one of the failed processes.
 
-    If the disk is full, return an OSError, because torch.save raises only a RuntimeError.
+    If the disk is full, return an OSError instead of torch.save's RuntimeError.
     """
     cause, _ = next(iter(error.failures.values()))
     return OSError(one_line(cause)) if NOT_WRITTEN.match(str(cause)) else cause

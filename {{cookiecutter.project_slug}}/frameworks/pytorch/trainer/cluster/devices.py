@@ -1,4 +1,4 @@
-"""Describes the device of a process: name, versions, memory and idle time."""
+"""Describes a process's device: its name, versions, memory and idle time."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Batch = TypeVar("Batch", bound=tuple[Any, ...])  # a NamedTuple of arrays before
 
 
 def describe(device: torch.device) -> str:
-    """Return the name and the versions of a GPU. On a CPU, return `CPU`.
+    """Return a GPU's name, and the versions of its driver and libraries. If there is no GPU, return `CPU`.
 
     Example: `NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 13.0, NCCL 2.29.3)`
     """
@@ -24,17 +24,17 @@ def describe(device: torch.device) -> str:
 
 
 def name(device: torch.device) -> str:
-    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. Without GPUs, return `CPU`."""
+    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. If there are no GPUs, return `CPU`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """Return a GPU's peak memory in bytes, for a report. On a CPU, return an empty dictionary."""
+    """Return a GPU's peak memory usage in bytes, for a report. For a CPU, return an empty dictionary."""
     return {"memory_bytes": float(torch.cuda.max_memory_allocated(device))} if device.type == "cuda" else {}
 
 
 def idle_timer(device: torch.device) -> Callable[[], float]:
-    """Return a function that returns how many seconds ago the device finished its current work."""
+    """Return a function that measures the time in seconds since the device finished its current work."""
     if device.type != "cuda":
         return lambda: math.inf
     done = torch.cuda.Event(enable_timing=True)
@@ -52,7 +52,7 @@ def idle_timer(device: torch.device) -> Callable[[], float]:
 
 
 def copy(batch: Batch, device: torch.device) -> Batch:
-    """Copy a batch of arrays to the device as tensors. A GPU can compute the previous batch during the copy."""
+    """Copy a batch of arrays to the device as tensors. A GPU can process the previous batch during the copy."""
     tensors = type(batch)(*(torch.from_numpy(array) for array in batch))
     if device.type == "cpu":
         return tensors

@@ -1,4 +1,4 @@
-"""Handles preemption notices: all replicas agree on a step, save a checkpoint of this step, and then stop.
+"""Handles preemption notices: all replicas agree on a step, save a checkpoint for this step, and then stop.
 
 Vertex AI sends SIGTERM about 30 seconds before it preempts a Spot VM.
 Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
@@ -22,10 +22,11 @@ ASK_SECONDS = 0.25  # the interval between two checks; a check takes 0.25 ms, wh
 
 
 class StoppedError(PeerError):
-    """The error for a run that stops at a step that all replicas saved, because a replica was asked to stop.
+    """The error that stops a run after a replica was asked to stop and all replicas saved the same step.
 
     Args:
-        told: True if this replica was asked to stop. The replica then exits with code 143, as after SIGTERM.
+        told: True if this replica was asked to stop. In this case, the replica exits with code 143, as it does after
+            SIGTERM.
         by: the name of a replica that was asked to stop.
     """
 
@@ -61,7 +62,7 @@ class Told:
 
 
 class LastMoment(Told):
-    """A periodic check that finds out whether any process was asked to stop. All processes take part in each check.
+    """A periodic check that determines whether any process was asked to stop. All processes take part in each check.
 
     Each check starts an all-reduce in the background, and the next check reads the result of this all-reduce. The
     result of a check also determines when the next check is due, so all processes check at the same steps.

@@ -1,8 +1,9 @@
-"""Starts the processes of a replica, and adds each process to the process group and the device mesh.
+"""Starts a replica's processes, and adds each process to the process group and the device mesh.
 
-PyTorch's elastic agent starts one process per GPU. Without GPUs, the agent starts the smallest number of processes that
-the strategy supports. Ranks are static and follow the order of the replicas in the cluster. The agent never restarts a
-process in place. Instead, Vertex AI restarts the replica, and the run resumes from the latest complete checkpoint.
+PyTorch's elastic agent starts one process per GPU. If there are no GPUs, the agent starts the smallest number of
+processes that the strategy supports. Ranks are static and follow the order of the replicas in the cluster. The agent
+never restarts a process in place. Instead, Vertex AI restarts the replica, and the run resumes from the latest complete
+checkpoint.
 """
 
 import contextlib
@@ -50,15 +51,15 @@ NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 
 
 def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None] | Sequence[str]) -> None:
-    """Run `work` in each process of this replica. Returns when all replicas have finished.
+    """Run `work` in each process of this replica. Return when all replicas have finished.
 
     Args:
-        work: a picklable function, or the arguments of the Python command that runs the user's own program.
+        work: a picklable function, or the arguments with which Python runs the user's own program.
 
     Raises:
         ProcessError: if a process failed.
         EndedEarlyError: if a process exited with code 0 before `work` returned.
-        PeerError: if the other replicas can't be reached.
+        PeerError: if this replica can't reach the other replicas.
         TrainerError: if PyTorch is built for GPUs, but no GPU is usable.
     """
     count = mesh.size // len(cluster.nodes)
@@ -83,7 +84,7 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None
 
 
 def _set_defaults(cluster: Cluster, neighbors: int) -> None:
-    """Set defaults for PyTorch's environment variables that aren't set.
+    """Set default values for PyTorch environment variables that aren't set.
 
     `neighbors` is the number of processes on this machine.
     """
@@ -98,7 +99,7 @@ def _set_defaults(cluster: Cluster, neighbors: int) -> None:
 
 
 def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
-    """Return the error to report for a replica in which a process failed."""
+    """Return the error that a replica reports after one of its processes failed."""
     rank, failure = error.get_first_failure()
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
@@ -132,7 +133,7 @@ def interface_to(node: Node) -> str:
 
 
 def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig:
-    """Return the settings with which PyTorch's agent starts `count` processes in this replica."""
+    """Return the settings that PyTorch's agent uses to start `count` processes in this replica."""
     return LaunchConfig(
         min_nodes=len(cluster.nodes),
         max_nodes=len(cluster.nodes),
@@ -149,7 +150,7 @@ def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig
 
 
 def _free_port() -> int:
-    """Return a free port for the processes of a single replica. A fixed port might be in use by another run."""
+    """Return a free port for the processes of a single replica. A different run might already use a fixed port."""
     with socket.socket() as server:
         server.bind(("localhost", 0))
         return int(server.getsockname()[1])
@@ -158,14 +159,14 @@ def _free_port() -> int:
 class Children(metrics.MetricHandler):
     """A metrics handler that detects when a process of this replica exits early with code 0.
 
-    Without this handler, the agent would wait for such a process forever.
+    Without this handler, the agent would wait forever for a process that exited early.
 
-    The agent calls `emit` after each check of its processes. A healthy process exits with code 0 only after all
+    The agent calls `emit` each time it has checked its processes. A healthy process exits with code 0 only after all
     processes have returned. Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
 
     Args:
-        take_notice: True if the processes save their step after a preemption notice. `take_notice` is False for the
-            user's own program, which the agent stops in the same way as torchrun.
+        take_notice: True if the processes save a checkpoint after a preemption notice. `take_notice` is False for the
+            user's own program, which the agent stops as torchrun does.
     """
 
     def __init__(self, replica: str, *, take_notice: bool) -> None:
@@ -196,7 +197,7 @@ class Children(metrics.MetricHandler):
 def run_process(replica: str, work: Callable[[], None]) -> None:
     """Run `work` in a process that the agent started. After an error, exit immediately.
 
-    An immediate exit is necessary, because destroying a process group can hang or abort if peers are gone.
+    An immediate exit is necessary, because destroying a process group can hang or abort after peers are lost.
     """
     stuck.record()
     try:
@@ -213,7 +214,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
         code = TrainerError.exit_code
         if loss := lost_peer(error):
             said = f"{replica} lost a peer: {loss}; after a restart, training resumes from the last checkpoint"
-            say(said, "ERROR", lost_peer="")  # the heartbeat knows which peer
+            say(said, "ERROR", lost_peer="")  # the heartbeat identifies the peer
             code = LostPeerError.exit_code
         else:
             traceback.print_exc()
@@ -235,9 +236,9 @@ def lost_peer(error: Exception) -> str:
 
 
 class ProcessError(TrainerError):
-    """The error if a process of this replica fails, or if the replica is stopped.
+    """The error that is raised if a process of this replica fails, or if the replica is stopped.
 
-    A failed process prints the reason for the failure.
+    The failed process itself prints the reason for the failure.
     """
 
     def __init__(self, text: str, exit_code: int) -> None:
@@ -248,7 +249,7 @@ class ProcessError(TrainerError):
 
 @contextlib.contextmanager
 def join(mesh: Mesh, timeout: float) -> Iterator[World]:
-    """Join the process group and create the device mesh. Call this function once, in a process that `launch` started.
+    """Join the process group and create the device mesh. Call this function once in each process that `launch` starts.
 
     Delete the wrapped model before the block ends. Otherwise, the reducer of the model would hold the last reference to
     the process group. The reducer would then hold the GIL while it waits for threads that need the GIL

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 class Mesh:
     """The number of processes along each dimension of the mesh.
 
-    The outermost dimension is first. The last dimension stays within a machine.
+    The outermost dimension comes first. Processes along the last dimension have consecutive ranks.
 
     Processes along the dimensions `replicate` and `shard` train on different samples. Processes along the dimensions
     `stage` and `tensor` train on the same samples.
@@ -34,7 +34,7 @@ class Mesh:
         return self.sizes.get("replicate", 1) * self.sizes.get("shard", 1)
 
     def __str__(self) -> str:
-        """Return the dimensions and sizes, such as `replicate 3 x stage 2`."""
+        """Return the names and sizes of the dimensions, such as `replicate 3 x stage 2`."""
         return " x ".join(f"{name} {size}" for name, size in self.sizes.items())
 
 
@@ -80,9 +80,9 @@ class World:
         return self.rank // (self.size // self.data_size)
 
     def with_own_group(self, timeout: float) -> "World":
-        """Return a copy of this world with a separate process group, for use in another thread.
+        """Return a copy of this world with a separate process group, for use in a different thread.
 
-        Two threads can't share a process group, because their collectives would mix.
+        Two threads can't share a process group, because their collectives would interleave.
 
         Every process must call this method.
 

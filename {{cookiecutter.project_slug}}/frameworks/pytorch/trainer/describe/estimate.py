@@ -1,4 +1,4 @@
-"""Estimates the resources of a run without a GPU, from tensors without storage."""
+"""Estimates a run's resource requirements from tensors without storage. The estimate doesn't require a GPU."""
 
 import json
 from collections.abc import Iterable
@@ -20,34 +20,36 @@ from trainer.step.state import new_optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """Counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
+    """The counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
 
-    Sizes are in bytes on one GPU. A run requires about the sum of all sizes as GPU memory, and additional memory for
-    the framework's own buffers. In this sum, multiply sizes per sample by the number of samples in a micro-batch.
+    Sizes are in bytes per GPU. The required GPU memory is about the sum of all sizes, plus memory for the framework's
+    own buffers. For this sum, multiply each size per sample by the number of samples in a micro-batch.
     """
 
     parameters: int
-    """Trained parameters."""
+    """The number of trained parameters."""
     parameter_bytes: int
     gradient_bytes: int
-    """Bytes that each step all-reduces."""
+    """The number of bytes that each step all-reduces."""
     optimizer_bytes: int
-    """Moments of AdamW."""
+    """The size of AdamW's moments."""
     flops_per_sample: int
-    """FLOPs of the matrix products and convolutions in the forward and backward pass. A multiply-add counts as two
-    FLOPs."""
+    """The FLOPs of the matrix products and convolutions in the forward and backward passes.
+
+    A multiply-add counts as two FLOPs.
+    """
     precision: str
-    """Compute dtype. Only A100, L4 and newer GPUs support bfloat16. Other GPUs compute in float32."""
+    """The compute dtype. Only A100, L4 and newer GPUs support bfloat16. Other GPUs compute in float32."""
     weight_copy_bytes: int
-    """Size of the copies of the weights in `precision`. GPUs that compute in float32 don't need copies."""
+    """The size of the weight copies in `precision`. GPUs that compute in float32 don't need copies."""
     activation_bytes_per_sample: int
-    """Estimated size of the activations that are stored for the backward pass, if the GPU computes in `precision`."""
+    """The estimated size of the activations stored for the backward pass, if the GPU computes in `precision`."""
     activation_bytes_per_sample_float32: int
-    """Estimated size of the activations that are stored for the backward pass, if the GPU computes in float32."""
+    """The estimated size of the activations stored for the backward pass, if the GPU computes in float32."""
     global_batch: int
-    """Samples per step, over all GPUs."""
+    """The number of samples per step, across all GPUs."""
     micro_batches: int
-    """Micro-batches per step, on each GPU."""
+    """The number of micro-batches per step on each GPU."""
 
     def to_json(self) -> str:
         """Return the estimate as one line of JSON, without a newline."""
@@ -55,7 +57,7 @@ class ResourceEstimate:
 
 
 def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
-    """Estimate the resources of a training step with a single sample, from tensor shapes alone.
+    """Estimate the resources for a training step with a single sample, based only on tensor shapes.
 
     Raises:
         TrainerError: if the model can't be built from the flags and the data.
@@ -82,12 +84,15 @@ def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
 
 
 def flops_per_sample(config: Config, example: Batch) -> int:
-    """Return the FLOPs of the matrix products and convolutions in both passes of one sample."""
+    """Return the FLOPs of the matrix products and convolutions in the forward and backward passes for one sample."""
     return forward_backward(config, example)[1]
 
 
 def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
-    """Run both passes of one sample on tensor shapes alone. Returns the model, and the FLOPs of both passes."""
+    """Run the forward and backward passes for one sample on tensors without storage.
+
+    Returns the model, and the FLOPs of both passes.
+    """
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         net = model.build(config, example)
         sample = Batch(*(torch.from_numpy(array).to("meta") for array in example))
@@ -96,7 +101,7 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 
 
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
-    """Return the bytes of weight copies and the bytes of activations per sample that are stored for the backward pass.
+    """Return the sizes in bytes of the weight copies and of one sample's activations, as stored for the backward pass.
 
     Kernels on a fake CPU store the same tensors as GPU kernels. Attention stores its inputs and its result, but not its
     scores.
@@ -124,7 +129,7 @@ def _kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype, s
 class Kept:
     """The storages of the tensors that the forward pass stores for the backward pass.
 
-    Several tensors may be views of one storage.
+    Several tensors may be views of the same storage.
     """
 
     def __init__(self) -> None:
@@ -137,7 +142,7 @@ class Kept:
         return tensor
 
     def enter(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """Begin a block whose activations are recomputed from its inputs."""
+        """Begin a block with activations that are recomputed from the block's inputs."""
         self._now.update(tensor.untyped_storage() for tensor in inputs)
         self._of_each.append(set())
         self._now = self._of_each[-1]
@@ -146,7 +151,10 @@ class Kept:
         self._now = self._all
 
     def total(self, parameters: Iterable[Tensor]) -> int:
-        """Return the bytes of all storages, excluding parameters. Only one recomputed block is in memory at a time."""
+        """Return the total size of all storages in bytes, excluding parameters.
+
+        Only one recomputed block is in memory at a time.
+        """
         all_through = self._all - (stored := {p.untyped_storage() for p in parameters})
         of_each = (sum(storage.nbytes() for storage in block - all_through - stored) for block in self._of_each)
         return sum(storage.nbytes() for storage in all_through) + max(of_each, default=0)

@@ -13,12 +13,12 @@ from trainer.cluster.world import World
 
 @torch.no_grad()
 def clip_gradients(net: nn.Module, limit: float, world: World, holders: Mapping[nn.Parameter, int] = {}) -> Tensor:
-    """Scale the gradients to a global norm of at most `limit`. Returns the norm before scaling.
+    """Scale the gradients so that their global norm is at most `limit`. Returns the norm before scaling.
 
     Squares are summed in float64, so the norm doesn't depend on how the model is split.
 
     Args:
-        holders: for each parameter that several pipeline stages hold, the number of these stages.
+        holders: the number of pipeline stages that hold each shared parameter.
     """
     by_count, local = defaultdict[int, list[Tensor]](list), list[Tensor]()
     for parameter in net.parameters():

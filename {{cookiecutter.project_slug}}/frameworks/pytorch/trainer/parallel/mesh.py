@@ -26,7 +26,7 @@ def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
     Raises TrainerError if flags, machines and model are incompatible.
 
     Args:
-        compiler: the command of the C++ compiler. Empty for PyTorch's default.
+        compiler: the C++ compiler command. If the command is empty, PyTorch uses its default compiler.
     """
     config: Any = job.config  # includes the strategy's flags
     if config.compile:
@@ -41,15 +41,15 @@ def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
 
 
 def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
-    """Return the number of processes per machine, which is the number of GPUs.
+    """Return the number of processes per machine, which equals the number of GPUs.
 
-    Without GPUs, return the smallest number that the strategy supports.
+    If there are no GPUs, return the smallest number of processes that the strategy supports.
     """
     return gpus or inner(strategy.dimensions(config, processes=2))
 
 
 def inner(dimensions: Mapping[str, int]) -> int:
-    """Return the product of the fixed sizes of mesh dimensions."""
+    """Return the product of all mesh dimension sizes that are fixed."""
     return math.prod(size for size in dimensions.values() if size > 0)
 
 
@@ -57,7 +57,7 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
     """Return the mesh for `machines` machines with `processes` processes each.
 
     Args:
-        net: the model. `net` is None if the strategy doesn't inspect the model.
+        net: the model, or None if the strategy doesn't inspect the model.
 
     Raises:
         TrainerError: if the flags are incompatible with the strategy, the machines, the model or other flags.
@@ -93,7 +93,7 @@ def require_compiler(name: str) -> None:
 
     With --compile, PyTorch generates C++ code for CPUs, and some C code for GPUs.
     """
-    compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's default
+    compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's default compiler
     headers = Path(sysconfig.get_path("include"), "Python.h")
     missing = [name for name, found in ((compiler, shutil.which(compiler)), (headers, headers.exists())) if not found]
     if missing:

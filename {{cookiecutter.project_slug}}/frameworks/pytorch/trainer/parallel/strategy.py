@@ -1,4 +1,4 @@
-"""Defines the interface of strategies, which distribute the model over processes, and code that strategies share.
+"""Defines the interface and the shared code of strategies, which distribute the model across processes.
 
 Weights and gradients are always float32, even if the forward pass computes in bfloat16.
 """
@@ -70,7 +70,7 @@ def compile_and_recompute(config: StrategyFlags, net: Any) -> None:
 
 
 class Strategy:
-    """The base class of strategies. Each strategy is a module in this folder with an instance named STRATEGY.
+    """The base class of strategies. Each strategy is a module in this folder that contains an instance named STRATEGY.
 
     To remove a strategy, delete its module.
 
@@ -78,8 +78,10 @@ class Strategy:
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The subclass of Config with this strategy's own flags. The subclass is the class Flags of the strategy's
-    module."""
+    """The subclass of Config with this strategy's own flags.
+
+    The subclass is the class `Flags` in the strategy's module.
+    """
     needs: tuple[str, ...] = ()
     """The names of the attributes that the model must have. model.py describes these attributes."""
     casts: bool = True
@@ -88,7 +90,7 @@ class Strategy:
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is the name of its module."""
+        """The strategy's name, which is the same as the name of the strategy's module."""
         return type(self).__module__.rpartition(".")[2]
 
     def dimensions(self, config: Any, processes: int) -> Mapping[str, int]:
@@ -104,7 +106,7 @@ class Strategy:
         yield from ()
 
     def wrap(self, config: Any, net: Any, world: World) -> nn.Module:
-        """Distribute the model over the processes. Afterwards, `net` contains only this process's parameters."""
+        """Distribute the model across the processes. Afterwards, `net` contains only this process's parameters."""
         raise NotImplementedError
 
     def bare(self, net: Any) -> nn.Module:
@@ -114,12 +116,12 @@ class Strategy:
     def parts(self, config: Config) -> int:
         """Return the number of parts into which an evaluation splits each batch.
 
-        For a pipeline, return 1, because the schedule of the pipeline splits the batch.
+        For a pipeline, return 1, because the pipeline's schedule splits the batch.
         """
         return config.micro_batches
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
-        """Run both passes of a batch. Returns the sums of loss and metrics over the batch.
+        """Run the forward and backward passes for a batch. Returns the sums of the loss and the metrics over the batch.
 
         This method adds the gradients of the mean loss over the global batch to the parameters. The gradients don't
         depend on the number of processes.
@@ -137,14 +139,14 @@ class Strategy:
         return totals
 
     def sync(self, net: Any, last: bool) -> AbstractContextManager[None]:
-        """Return a context manager for the passes of a micro-batch.
+        """Return a context manager for the forward and backward passes of a micro-batch.
 
         If `last` is true, the context manager averages the gradients over the processes.
         """
         return nullcontext()
 
     def clip(self, net: Any, limit: float, world: World) -> Tensor:
-        """Scale the gradients to a global norm of at most `limit`. Returns the norm before scaling."""
+        """Scale the gradients so that their global norm is at most `limit`. Returns the norm before scaling."""
         return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Reports the step, the processes and the samples of a NaN or infinite gradient.
+"""Reports the step, the processes and the samples that caused a NaN or infinite gradient.
 
 To find the samples, this module repeats the step for each sample.
 """
@@ -26,12 +26,12 @@ CURE = (
 
 
 class GradientError(TrainerError):
-    """An error that lists the samples whose gradients are NaN or infinite.
+    """An error that lists the samples with NaN or infinite gradients.
 
     Args:
         step: the index of the step.
-        places: for each process, the samples with NaN or infinite gradients, as positions in the global batch. `places`
-            is empty if the samples are unknown.
+        places: each process's samples with NaN or infinite gradients, as positions in the global batch. `places` is
+            empty if the samples are unknown.
     """
 
     def __init__(self, job: Job, step: int, places: Sequence[Sequence[int]]) -> None:
@@ -51,8 +51,8 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
     """Return the error for a step with a NaN or infinite gradient. Every process must call this function.
 
     The failed step must not have changed the state, because this function repeats the step to find the samples. If each
-    process holds only a part of the model, no process can repeat the step alone. The error then lists all samples of
-    the batch.
+    process holds only a part of the model, no process can repeat the step alone. In this case, the error lists all
+    samples in the batch.
     """
     step = state.step - (int(state.skipped) - job.config.skip_nonfinite)
     places = poisoned(job, strategy, world, state, step) if world.dimensions == ("replicate",) else []
@@ -60,7 +60,7 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
 
 
 def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int) -> list[int]:
-    """Return this process's samples whose gradients are NaN or infinite, as positions in the global batch."""
+    """Return this process's samples with NaN or infinite gradients, as positions in the global batch."""
     config, rank, size = replace(job.config, data_processes=0), world.data_rank, world.data_size
     batch = next(train_batches(Dataset(job.shards, "train"), config, start=step, rank=rank, world_size=size))
     parts = micro_batches(devices.copy(batch, world.device), len(batch.inputs))

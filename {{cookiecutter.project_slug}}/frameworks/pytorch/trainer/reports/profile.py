@@ -20,7 +20,7 @@ Span = tuple[float, float]  # start and end of an operation, in seconds
 
 
 class Trace:
-    """The trace of the steps that --profile selects. Call `step` after each step of the run.
+    """The trace of the steps that --profile selects. Call the method `step` after each step of the run.
 
     Args:
         start: the number of steps that earlier runs finished.
@@ -61,7 +61,7 @@ class Trace:
 
 
 def summary(traced: profiler.profile, count: int) -> str:
-    """Return a summary of `count` traced steps, based on the kernels of a GPU or the operations of a CPU."""
+    """Return a summary of `count` traced steps, based on GPU kernels or CPU operations."""
     events = traced.events() or []
     steps = [event for event in events if event.name.startswith("ProfilerStep") and event.device_type.name == "CPU"]
     on_gpu = [event for event in events if event.device_type.name == "CUDA" and not event.is_user_annotation]
@@ -91,9 +91,9 @@ def steps_ahead(config: Config, start: int) -> range:
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Return a summary of the average time of the traced steps.
+    """Return a sentence about the average time of the traced steps.
 
-    Communication doesn't make a step slower while it overlaps with computation.
+    Communication that overlaps with computation doesn't make a step slower.
 
     Example: `an average step took 52.1 ms: 30.0 ms of computation, 25.0 ms of communication (8.0 ms didn't overlap with
     computation), and 14.1 ms of other time`

@@ -35,7 +35,7 @@ from trainer.vertex.log import say, warn
 def conclude(job: Job, clock: Clock, final: Values) -> None:
     """Log the final metrics, the model's folder, and a summary of how the run spent its time.
 
-    Call this function after the export.
+    Call this function after the model is exported.
     """
     clock.begin(EXPORT)  # counts the time of the export until now
     say(f"{describe(final)}; model in {job.storage.model}", **final)
@@ -43,13 +43,15 @@ def conclude(job: Job, clock: Clock, final: Values) -> None:
 
 
 class Reporter:
-    """The metrics reports of one run. Every process calls the methods, but only the chief writes reports.
+    """A reporter for the metrics of one run.
+
+    Every process calls the reporter's methods, but only the chief writes reports.
 
     Args:
         example: a batch of one sample.
         start: the number of steps that earlier runs finished.
         device_count: the number of devices that share a step.
-        flops: a step's FLOPs divided by the peak FLOPs per second of all devices. 0 if the peak is unknown.
+        flops: a step's FLOPs divided by the peak FLOPS of all devices. `flops` is 0 if the peak is unknown.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class Reporter:
 
 
 class Reports(Reporter):
-    """Reports of each step in a run that begins with `state`. Every process must create a Reports object."""
+    """The reports of a run that begins with `state`. Every process must create a Reports object."""
 
     def __init__(self, job: Job, clock: Clock, strategy: Strategy, world: World, state: State, example: Batch) -> None:
         self._job, self._strategy, self._world = job, strategy, world
@@ -176,7 +178,7 @@ class Reports(Reporter):
 
 
 def share_of_peak(job: Job, world: World, example: Batch) -> float:
-    """Return a step's FLOPs divided by the peak FLOPs per second of all devices. If the peak is unknown, return 0."""
+    """Return a step's FLOPs divided by the peak FLOPS of all devices. If the peak is unknown, return 0."""
     config = job.config
     peak = peak_flops(devices.name(world.device), str(precision(config, world.device)).removeprefix("torch."))
     if not peak:

@@ -16,7 +16,7 @@ Totals = dict[str, Tensor]  # a scalar for each name; "samples" is the number of
 
 
 def add(totals: Totals, more: Totals) -> None:
-    """Add more totals to the totals in place."""
+    """Add more totals to the existing totals, in place."""
     for name, value in more.items():
         totals[name] = totals[name] + value if name in totals else value
 
@@ -28,7 +28,7 @@ def counted(totals: Totals, is_taken: Tensor) -> Totals:
 
 @torch.no_grad()
 def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, mask: Tensor | float = 1) -> Totals:
-    """Return the sums of loss and metrics over the samples whose mask is 1.
+    """Return the sums of the loss and the metrics over the samples whose mask is 1.
 
     In a pipeline, only the last stage has totals. In other pipeline stages, return an empty dictionary.
 
@@ -44,9 +44,9 @@ def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, m
 
 
 def means(totals: Totals, world: World) -> Mapping[str, float]:
-    """Return the mean loss and metrics over the samples of all processes. Every process must call this function.
+    """Return the mean loss and metrics over the samples of all processes.
 
-    Without samples, return an empty dictionary.
+    Every process must call this function. If there are no samples, return an empty dictionary.
     """
     of_each = world.gather({name: float(value) for name, value in totals.items()})
     names = dict.fromkeys(name for rank in of_each for name in rank)

@@ -37,12 +37,12 @@ def require_no_divergence(
 ) -> None:
     """Check that all replicas have the same tensors.
 
-    The error lists the replicas that differ from the majority. Without a majority, the error lists all replicas.
+    The error lists the replicas that differ from the majority. If there is no majority, the error lists all replicas.
 
     Args:
-        saved: the name of the latest checkpoint. `saved` is empty if there is no checkpoint.
+        saved: the name of the latest checkpoint, or an empty string if there is no checkpoint.
         names: the names of the replicas or processes.
-        digests: for each replica or process, the digests of all tensors, keyed by tensor name.
+        digests: the digests of all tensors for each replica or process, keyed by tensor name.
 
     Raises:
         PeerError: if parameters have diverged. If --anyway is set, the chief prints a warning instead.
@@ -61,7 +61,7 @@ def require_no_divergence(
 
 
 class Answers(NamedTuple):
-    """The losses of a model on the first held-out samples, for comparison with the losses of another model."""
+    """The losses of a model on the first held-out samples, for comparison with the losses of a different model."""
 
     losses: Sequence[float]
     tolerance: float = EXACT
@@ -69,7 +69,7 @@ class Answers(NamedTuple):
     def differ(self, other: Sequence[float]) -> bool:
         """Return whether the mean relative difference between the losses is above the tolerance.
 
-        Without losses, return False.
+        If either model has no losses, return False.
         """
         count = min(len(self.losses), len(other))
         own, theirs = np.array(self.losses[:count]), np.array(other[:count])
@@ -89,9 +89,9 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes or machines with the first losses that aren't empty.
+    """Compare the losses of all processes or machines with the first nonempty losses.
 
-    Returns these first losses.
+    Returns the first nonempty losses.
 
     Raises:
         TrainerError: if the losses differ. If --anyway is set, the chief prints a warning instead.

@@ -29,8 +29,8 @@ FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError
 class Checkpoints(Background):
     """Checkpoints that a background thread writes. A training step waits only until the state is copied.
 
-    This class replaces TensorFlow's `experimental_enable_async_checkpoint`, which fails at the second checkpoint of
-    Keras 3 variables (TensorFlow 2.21, Keras 3.15, November 2026).
+    This class replaces TensorFlow's `experimental_enable_async_checkpoint`, which fails when it saves the second
+    checkpoint of Keras 3 variables (TensorFlow 2.21, Keras 3.15, November 2026).
 
     Args:
         copy: a second state on the CPU, which each checkpoint overwrites. On replicas other than the chief, `copy` is
@@ -50,7 +50,8 @@ class Checkpoints(Background):
         Every machine must call this method.
 
         Raises:
-            TrainerError: if the checkpoint is of a different model or dataset, or has more steps than --steps.
+            TrainerError: if the checkpoint belongs to a different model or dataset, or if its step is greater than
+                --steps.
             PeerError: if this machine can't find the checkpoint that the chief chose.
         """
         # The chief chooses for all machines, because their views of a mounted bucket may be out of date.
@@ -100,7 +101,7 @@ class Checkpoints(Background):
         self.check()
 
     def save(self, state: State) -> None:
-        """Wait for the previous checkpoint, then start to write the checkpoint of the current step.
+        """Wait for the previous checkpoint, and then start writing a checkpoint for the current step.
 
         Raises PeerError if parameters have diverged.
         """
@@ -118,7 +119,7 @@ class Checkpoints(Background):
     def compare(self, state: State) -> None:
         """Compare the parameters of all replicas.
 
-        If parameters have diverged, raise PeerError with the names of the replicas.
+        Raises PeerError if parameters have diverged. The error contains the names of the replicas.
         """
         diverged = divergence.diverged(state, self._world)
         names = [self._job.cluster.node(rank, self._world.mesh.data_size).name for rank in diverged]
@@ -136,7 +137,7 @@ class Checkpoints(Background):
 
 
 def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
-    """Write a checkpoint and its commit marker, then remove all checkpoints except the latest `keep`.
+    """Write a checkpoint and its commit marker, and then remove all except the latest `keep` checkpoints.
 
     Raises:
         TrainerError: if the checkpoint can't be written, or contains NaN or infinite values.
@@ -169,7 +170,7 @@ def why_nonfinite(state: State) -> str:
     not NaN.
     """
     buffers = {id(variable) for variable in state.net.non_trainable_variables}
-    with tf.device("CPU:0"):  # where the variables are
+    with tf.device("CPU:0"):  # the variables are on this device
         for variable in filter(lambda variable: "float" in variable.dtype, variables(state)):
             wrong = tf.math.is_nan(variable) if id(variable) in buffers else ~tf.math.is_finite(variable)
             if tf.reduce_any(wrong):
@@ -183,7 +184,7 @@ def read_model(net: keras.Model, folder: Path) -> None:
     A single process can call this function without the other processes.
 
     Raises:
-        TrainerError: if the checkpoint is of a different model.
+        TrainerError: if the checkpoint belongs to a different model.
     """
     try:
         tf.train.Checkpoint(model=net).read(str(folder / PREFIX)).expect_partial().assert_existing_objects_matched()

@@ -1,4 +1,4 @@
-"""Describes the devices of a machine: names, versions, memory and compute dtype."""
+"""Describes a machine's devices: their names, versions, memory and compute dtype."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,9 @@ LOW = "mixed_bfloat16"  # the policy for GPUs with bfloat16; weights and gradien
 
 
 def describe() -> str:
-    """Return the name and the versions of this machine's GPUs. Without GPUs, return `CPU`.
+    """Return the name of this machine's GPUs, and the versions of their driver and libraries.
+
+    If there are no GPUs, return `CPU`.
 
     Example: `NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 12.5.1, NCCL 2.27.7)`
     """
@@ -24,15 +26,15 @@ def describe() -> str:
 
 
 def name() -> str:
-    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. Without GPUs, return `CPU`."""
+    """Return the name of the GPU, such as `NVIDIA A100-SXM4-40GB`. If there are no GPUs, return `CPU`."""
     gpus = tf.config.list_physical_devices("GPU")
     return str(tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")) if gpus else "CPU"
 
 
 def peak_memory() -> dict[str, float]:
-    """Return the highest peak memory of this machine's GPUs in bytes, for a report.
+    """Return the highest peak memory usage of this machine's GPUs in bytes, for a report.
 
-    Without GPUs, return an empty dictionary.
+    If there are no GPUs, return an empty dictionary.
     """
     count = len(tf.config.list_physical_devices("GPU"))
     peaks = [tf.config.experimental.get_memory_info(f"GPU:{index}")["peak"] for index in range(count)]
@@ -64,13 +66,16 @@ def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None
 
 
 def on_host(arrays: Any) -> Any:
-    """Convert the arrays of a batch, or of any nested structure, to tensors in host memory."""
+    """Convert the arrays in a batch, or in any nested structure, to tensors in host memory."""
     with tf.device("CPU:0"):  # otherwise the parts of all devices would pass through the first GPU
         return tf.nest.map_structure(tf.constant, arrays)
 
 
 def sharing(count: int) -> list[str]:
-    """Return the names of `count` devices that share a model. Without GPUs, split the CPU into `count` devices."""
+    """Return the names of `count` devices that share a model.
+
+    If there are no GPUs, split the CPU into `count` devices.
+    """
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     (cpu,) = tf.config.list_physical_devices("CPU")
     if kind == "CPU" and len(tf.config.get_logical_device_configuration(cpu) or ()) < count:

@@ -1,4 +1,4 @@
-"""Handles preemption notices: all replicas agree on a step, save a checkpoint of this step, and then stop.
+"""Handles preemption notices: all replicas agree on a step, save a checkpoint for this step, and then stop.
 
 Vertex AI sends SIGTERM about 30 seconds before it preempts a Spot VM.
 Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
@@ -20,10 +20,11 @@ ASK_SECONDS = 0.5  # the interval between two checks; a check takes 3 to 5 ms wi
 
 
 class StoppedError(PeerError):
-    """The error for a run that stops at a step that all replicas saved, because a replica was asked to stop.
+    """The error that stops a run after a replica was asked to stop and all replicas saved the same step.
 
     Args:
-        told: True if this replica was asked to stop. The replica then exits with code 143, as after SIGTERM.
+        told: True if this replica was asked to stop. In this case, the replica exits with code 143, as it does after
+            SIGTERM.
         by: the name of a replica that was asked to stop.
     """
 
@@ -59,7 +60,7 @@ class Told:
 
 
 class LastMoment(Told):
-    """A periodic check that finds out whether any machine was asked to stop. All machines take part in each check.
+    """A periodic check that determines whether any machine was asked to stop. All machines take part in each check.
 
     The result of a check also determines when the next check is due, so all machines check at the same steps.
 

@@ -1,4 +1,4 @@
-"""Limits how long a replica's process waits for its peers, and reports a lost peer in one sentence."""
+"""Limits how long a replica's process waits for peers, and reports a lost peer in one sentence."""
 
 import contextlib
 import ctypes
@@ -43,7 +43,7 @@ def bounded(seconds: float) -> Iterator[None]:
     On timeout, print a traceback, and exit with the exit code for a lost peer.
 
     The block may wait in C code that holds the GIL. Python threads and signal handlers can't run while C code holds the
-    GIL. So the timeout uses a timer of the operating system.
+    GIL. Therefore, the timeout uses an operating system timer.
     """
     # faulthandler exits with code 1, which would blame the user. On macOS and old Linux, there is no alternative.
     has_timers = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
@@ -73,10 +73,10 @@ def _exit_after(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_peers(cluster: Cluster) -> Iterator[None]:
-    """Replace TensorFlow's error for a lost peer with an error of one sentence, without a traceback.
+    """Replace TensorFlow's error for a lost peer with a one-sentence error that has no traceback.
 
     Raises:
-        LostPeerError: if TensorFlow lost the connection to another machine of the cluster.
+        LostPeerError: if TensorFlow lost the connection to a different machine in the cluster.
     """
     stuck.record()
     try:
@@ -86,11 +86,11 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
         if not loss:
             raise
         said = f"{cluster.name} lost a peer: {loss}; after a restart, training resumes from the last checkpoint"
-        raise LostPeerError(said, lost_peer="") from None  # the heartbeat knows which peer
+        raise LostPeerError(said, lost_peer="") from None  # the heartbeat identifies the peer
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
-    """Return a line about the lost replica if the error reports a lost replica.
+    """If the error reports a lost replica, return a line about this replica.
 
     For any other error, return an empty string.
     """

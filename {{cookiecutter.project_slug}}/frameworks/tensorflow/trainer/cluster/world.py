@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 86_400.0  # the timeout between steps; if a machine exits, he
 class Mesh:
     """The number of devices along each dimension of the mesh.
 
-    The outermost dimension is first. The last dimension stays within a machine.
+    The outermost dimension comes first. Devices along the dimension `layers` belong to the same machine.
 
     Devices along the dimension `replicate` train on different samples. Devices along the dimension `layers` share the
     layers of one model.
@@ -36,7 +36,7 @@ class Mesh:
         return self.sizes["replicate"]
 
     def __str__(self) -> str:
-        """Return the dimensions and sizes, such as `replicate 3 x layers 8`."""
+        """Return the names and sizes of the dimensions, such as `replicate 3 x layers 8`."""
         return " x ".join(f"{name} {size}" for name, size in self.sizes.items())
 
 
@@ -58,7 +58,7 @@ class World:
 
     @property
     def told(self) -> str:
-        """The name of a replica outside the training loop whose preemption notice stops the run.
+        """The name of a replica that doesn't run the training loop, but whose preemption notice stops the run.
 
         The name is empty if no such replica was asked to stop.
         """
@@ -87,7 +87,7 @@ class World:
 
         Every machine must call this method with the same number of values.
 
-        The default timeout is longer than the timeout of a step, because the chief may read or write a large model.
+        The default timeout is longer than a step's timeout, because the chief may read or write a large model.
 
         Args:
             total: a function that replaces `World.total`.
@@ -122,10 +122,10 @@ class World:
 def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Return a cluster resolver for the chief and the workers.
 
-    Reducers are excluded, because TensorFlow would wait for reducers forever.
+    Reducers are excluded, because TensorFlow would otherwise wait forever for reducers.
 
     Args:
-        gpus: the number of GPUs per machine that each hold a model. SimpleClusterResolver doesn't detect GPUs, so
+        gpus: the number of GPUs per machine, each of which holds a model. SimpleClusterResolver doesn't detect GPUs, so
             training would otherwise run on the CPU.
     """
     chief, *workers = (node.address for node in cluster.nodes)

@@ -1,4 +1,4 @@
-"""python -m trainer.describe: print an estimate of the resources of a run as JSON, without training."""
+"""python -m trainer.describe: print an estimate of a run's resource requirements as JSON, without training."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Print the resource estimate. Raises TrainerError if an error occurs that the user can fix."""
+    """Print the resource estimate. Raises TrainerError for an error that the user can fix."""
     program.prepare(environ, argv)
     import tensorflow as tf
 

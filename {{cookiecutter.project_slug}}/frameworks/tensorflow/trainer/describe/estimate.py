@@ -1,4 +1,7 @@
-"""Estimates the resources of a run without a GPU, from a graph that is built but never executed."""
+"""Estimates a run's resource requirements from a graph that is built but never executed.
+
+The estimate doesn't require a GPU.
+"""
 
 import contextlib
 import json
@@ -24,34 +27,36 @@ STORED = {"Const", "ReadVariableOp"}  # the result is always in memory
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """Counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
+    """The counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
 
-    Sizes are in bytes on one GPU. A run requires about the sum of all sizes as GPU memory, and additional memory for
-    the framework's own buffers. In this sum, multiply sizes per sample by the number of samples in a micro-batch.
+    Sizes are in bytes per GPU. The required GPU memory is about the sum of all sizes, plus memory for the framework's
+    own buffers. For this sum, multiply each size per sample by the number of samples in a micro-batch.
     """
 
     parameters: int
-    """Trained parameters."""
+    """The number of trained parameters."""
     parameter_bytes: int
     gradient_bytes: int
-    """Bytes that each step all-reduces."""
+    """The number of bytes that each step all-reduces."""
     optimizer_bytes: int
-    """Moments of AdamW."""
+    """The size of AdamW's moments."""
     flops_per_sample: int
-    """FLOPs of the matrix products and convolutions in the forward and backward pass. A multiply-add counts as two
-    FLOPs."""
+    """The FLOPs of the matrix products and convolutions in the forward and backward passes.
+
+    A multiply-add counts as two FLOPs.
+    """
     precision: str
-    """Compute dtype. Only A100, L4 and newer GPUs support bfloat16. Other GPUs compute in float32."""
+    """The compute dtype. Only A100, L4 and newer GPUs support bfloat16. Other GPUs compute in float32."""
     weight_copy_bytes: int
-    """Size of the copies of the weights in `precision`. GPUs that compute in float32 don't need copies."""
+    """The size of the weight copies in `precision`. GPUs that compute in float32 don't need copies."""
     activation_bytes_per_sample: int
-    """Estimated size of the activations that are stored for the backward pass, if the GPU computes in `precision`."""
+    """The estimated size of the activations stored for the backward pass, if the GPU computes in `precision`."""
     activation_bytes_per_sample_float32: int
-    """Estimated size of the activations that are stored for the backward pass, if the GPU computes in float32."""
+    """The estimated size of the activations stored for the backward pass, if the GPU computes in float32."""
     global_batch: int
-    """Samples per step, over all GPUs."""
+    """The number of samples per step, across all GPUs."""
     micro_batches: int
-    """Micro-batches per step, on each GPU."""
+    """The number of micro-batches per step on each GPU."""
 
     def to_json(self) -> str:
         """Return the estimate as one line of JSON, without a newline."""
@@ -59,7 +64,7 @@ class ResourceEstimate:
 
 
 def describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Estimate the resources of a training step with a single sample, from a graph that isn't executed.
+    """Estimate the resources for a training step with a single sample, based on a graph that isn't executed.
 
     Raises:
         TrainerError: if the model can't be built from the flags and the data.
@@ -72,7 +77,7 @@ def describe(config: Config, example: Batch) -> ResourceEstimate:
 
 
 def flops_per_sample(config: Config, example: Batch) -> int:
-    """Return the FLOPs of the matrix products and convolutions in both passes of one sample."""
+    """Return the FLOPs of the matrix products and convolutions in the forward and backward passes for one sample."""
     return _describe(config, example).flops_per_sample
 
 
@@ -87,7 +92,7 @@ def computing_in(policy: str) -> Iterator[None]:
 
 
 def _describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Estimate the resources of a step with Keras's current dtype policy."""
+    """Estimate the resources for a step with Keras's current dtype policy."""
     with tf.Graph().as_default() as graph:
         net = model.build(config, example)
         # Use placeholders, because TensorFlow would evaluate constants while it builds the graph.
@@ -117,7 +122,7 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """Return the bytes of weight copies and the bytes of activations per sample that are stored for the backward pass.
+    """Return the sizes in bytes of the weight copies and of one sample's activations, as stored for the backward pass.
 
     TensorFlow frees a tensor after its last use. So the result includes only tensors of the forward pass that the
     backward pass uses.
@@ -133,7 +138,7 @@ def kept_bytes(
 
 
 def memory(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that owns the memory of `tensor`. A view uses the memory of another tensor."""
+    """Return the tensor that owns the memory of `tensor`. A view uses the memory of a different tensor."""
     while tensor.op.type in VIEWS:
         tensor = tensor.op.inputs[0]
     return tensor

@@ -72,7 +72,7 @@ class MultiWorkerMirrored(Strategy):
         )
         each = mesh.data_size // len(cluster.nodes)
         with with_peers(cluster):
-            with bounded(config.collective_timeout):  # TensorFlow itself has no timeout
+            with bounded(config.collective_timeout):  # TensorFlow itself doesn't have a timeout
                 found = resolver(cluster, min(len(gpus), each))
                 strategy = tf.distribute.MultiWorkerMirroredStrategy(found, options)
             take_back_sigterm()
@@ -105,7 +105,7 @@ class MultiWorkerMirrored(Strategy):
 
 
 def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the timestamp in seconds at which all values are computed. With GPUs, return 0."""
+    """Return the time in seconds when all values have been computed. If there are GPUs, return 0."""
     if tf.config.list_physical_devices("GPU"):
         return tf.constant(0.0, tf.float64)
     with tf.control_dependencies(values):
@@ -122,7 +122,7 @@ class Mirrored:
     def take(self, parts: Sequence[Batch]) -> Totals:
         """Run the next step on this machine's shares of the global batch.
 
-        Returns the sums of loss and metrics over the whole global batch.
+        Returns the sums of the loss and the metrics over the whole global batch.
         """
         began, rate = time.monotonic(), learning_rate(self.loop.config, self._state.step)
         with self._bounded(self._take):
@@ -139,7 +139,7 @@ class Mirrored:
         return totals[0], communicating[0]
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the sums of loss and metrics over batches. Every machine must call this method.
+        """Return the sums of the loss and the metrics over batches. Every machine must call this method.
 
         Each item of `parts` contains one batch per device.
         """

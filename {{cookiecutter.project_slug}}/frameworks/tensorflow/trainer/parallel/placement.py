@@ -14,7 +14,7 @@ import tensorflow as tf
 
 
 def even(count: int, devices: Sequence[str]) -> list[str]:
-    """Return a device for each of `count` layers. Each device receives an equal number of consecutive layers."""
+    """Return a device for each of `count` layers. Each device receives about the same number of consecutive layers."""
     return [devices[i * len(devices) // count] for i in range(count)]
 
 

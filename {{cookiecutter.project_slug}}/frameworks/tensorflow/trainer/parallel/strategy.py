@@ -1,4 +1,4 @@
-"""Defines the interface of strategies, which distribute the model over machines."""
+"""Defines the interface of strategies, which distribute the model across machines."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,12 +54,12 @@ class Spread(Protocol):
     def take(self, parts: Sequence[Batch]) -> Totals:
         """Run the next step on this machine's shares of the global batch.
 
-        Returns the sums of loss and metrics over the samples that are finished.
+        Returns the sums of the loss and the metrics over all finished samples.
         """
         ...
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the sums of loss and metrics over batches.
+        """Return the sums of the loss and the metrics over batches.
 
         Each item of `parts` contains one batch for each of this machine's shares.
         """
@@ -67,7 +67,7 @@ class Spread(Protocol):
 
 
 class Strategy:
-    """The base class of strategies. Each strategy is a module in this folder with an instance named STRATEGY.
+    """The base class of strategies. Each strategy is a module in this folder that contains an instance named STRATEGY.
 
     To remove a strategy, delete its module.
 
@@ -75,16 +75,21 @@ class Strategy:
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The subclass of Config with this strategy's own flags. The subclass is the class Flags of the strategy's
-    module."""
+    """The subclass of Config with this strategy's own flags.
+
+    The subclass is the class `Flags` in the strategy's module.
+    """
     optimizer: type[keras.optimizers.AdamW] = AdamW
     """The optimizer class for this strategy's variables."""
     computes: bool = True
-    """True if the machines that run the training loop also compute the steps. Pool 2 then holds reducers."""
+    """True if the machines that run the training loop also compute the steps.
+
+    In this case, pool 2 contains reducers.
+    """
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is the name of its module."""
+        """The strategy's name, which is the same as the name of the strategy's module."""
         return type(self).__module__.rpartition(".")[2]
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
@@ -131,11 +136,11 @@ class Strategy:
         return model.build(config, example)
 
     def wrap(self, loop: Loop, state: State, world: World) -> Spread:
-        """Distribute the state over the devices that run the steps."""
+        """Distribute the state across the devices that run the steps."""
         raise NotImplementedError
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
-        """Return the sums of loss and metrics over a share of the global batch, and the gradients of the share.
+        """Return the sums of the loss and the metrics over a share of the global batch, and the gradients of the share.
 
         The sum of all shares' gradients is the gradient of the mean loss over the global batch.
         """
@@ -152,18 +157,21 @@ class Strategy:
         return totals, sums
 
     def add_gradients(self, sums: Sequence[Any], tape: tf.GradientTape, loss: tf.Tensor, variables: Any) -> list[Any]:
-        """Add the gradients of a micro-batch's loss to the sums."""
+        """Add the gradients of a micro-batch's loss to the gradient sums."""
         return [total + one for total, one in zip(sums, tape.gradient(loss, variables), strict=True)]
 
     def sync(self, totals: Totals, gradients: Sequence[tf.Tensor]) -> tuple[Totals, Sequence[tf.Tensor], Any]:
         """Sum the totals and the gradients over all devices.
 
-        Also returns the seconds of communication that didn't overlap with this device's computation.
+        Also returns the communication time, in seconds, that didn't overlap with this device's computation.
         """
         return totals, gradients, 0.0
 
     def clip(self, gradients: Sequence[tf.Tensor], limit: float) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
-        """Scale the gradients to a norm of at most `limit`. Returns the gradients and the norm before scaling."""
+        """Scale the gradients so that their norm is at most `limit`.
+
+        Returns the gradients, and the norm before scaling.
+        """
         norm = tf.linalg.global_norm(gradients)
         return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
 
@@ -177,7 +185,7 @@ class Strategy:
 
 
 def shares(data: Data, start: int, world: World) -> Iterator[tuple[Batch, ...]]:
-    """Yield this machine's shares of the global batch for each step, beginning with step `start`.
+    """Yield this machine's shares of the global batch for each step from `start` on.
 
     A thread reads the shares of the next step during the current step.
     """

@@ -1,4 +1,4 @@
-"""Reports the step, the processes and the samples of a NaN or infinite gradient.
+"""Reports the step, the processes and the samples that caused a NaN or infinite gradient.
 
 To find the samples, this module repeats the step for each sample.
 """
@@ -28,12 +28,12 @@ CURE = (
 
 
 class GradientError(TrainerError):
-    """An error that lists the samples whose gradients are NaN or infinite.
+    """An error that lists the samples with NaN or infinite gradients.
 
     Args:
         step: the index of the step.
-        places: for each process, the samples with NaN or infinite gradients, as positions in the global batch. `places`
-            is empty if the samples are unknown.
+        places: each process's samples with NaN or infinite gradients, as positions in the global batch. `places` is
+            empty if the samples are unknown.
     """
 
     def __init__(self, job: Job, step: int, places: Sequence[Sequence[int]]) -> None:
@@ -54,7 +54,7 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
 
     The failed step must not have changed the state, because this function repeats the step to find the samples. If
     devices hold only parts of the model, or if parameter servers hold the model, no machine can repeat the step alone.
-    The error then lists all samples of the batch.
+    In this case, the error lists all samples in the batch.
     """
     skipped = int(state.skipped.read_value()) - job.config.skip_nonfinite
     step = state.step - (skipped if strategy.computes else math.ceil(skipped / world.mesh.data_size))  # or parts
@@ -64,7 +64,7 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
 
 
 def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int) -> list[int]:
-    """Return this machine's samples whose gradients are NaN or infinite, as positions in the global batch."""
+    """Return this machine's samples with NaN or infinite gradients, as positions in the global batch."""
     config, size = replace(job.config, data_processes=0), world.mesh.data_size
     places = []
     for rank in world.data_ranks:

@@ -14,14 +14,14 @@ from trainer.vertex.log import say, warn
 from trainer.vertex.writable import Dispensable
 
 # The names that TensorFlow gives to threads and their operations.
-KERNELS = re.compile("Stream [^:]*: (?!Memcpy|Memset)")  # copies compute nothing
+KERNELS = re.compile("Stream [^:]*: (?!Memcpy|Memset)")  # copies don't compute anything
 OPERATION = re.compile(r"(tf_Compute|collective_ops)\S*: [^ :]+:[A-Z]\w*$")
 COMMUNICATES = re.compile(r"nccl|:Collective\w+$")
 Span = tuple[float, float]  # start and end of an operation, in seconds
 
 
 class Trace:
-    """The trace of the steps that --profile selects. Call `step` after each step of the run.
+    """The trace of the steps that --profile selects. Call the method `step` after each step of the run.
 
     Args:
         start: the number of steps that earlier runs finished.
@@ -62,7 +62,7 @@ def sync_gpus() -> None:
 
 
 def summary(folder: Path, seconds: float, count: int) -> str:
-    """Return a summary of `count` traced steps, based on the kernels of GPUs or the operations of a CPU."""
+    """Return a summary of `count` traced steps, based on GPU kernels or CPU operations."""
     newest = max((folder / "plugins/profile").glob("*/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     space = XSpace.FromString(newest.read_bytes())
     gpus = [plane for plane in space.planes if plane.name.startswith("/device:GPU")]
@@ -73,7 +73,7 @@ def summary(folder: Path, seconds: float, count: int) -> str:
 
 
 def times(planes: Sequence[XPlane], kind: re.Pattern[str]) -> Iterator[tuple[str, Span]]:
-    """Yield the name and time span of each operation whose name matches `kind`.
+    """Yield the name and the time span of each operation with a name that matches `kind`.
 
     Example of a name: `tf_Compute: block/dense/MatMul:MatMul`
     """
@@ -99,9 +99,9 @@ def steps_ahead(config: Config, start: int) -> range:
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Return a summary of the average time of the traced steps.
+    """Return a sentence about the average time of the traced steps.
 
-    Communication doesn't make a step slower while it overlaps with computation.
+    Communication that overlaps with computation doesn't make a step slower.
 
     Example: `an average step took 52.1 ms: 30.0 ms of computation, 25.0 ms of communication (8.0 ms didn't overlap with
     computation), and 14.1 ms of other time`

@@ -27,8 +27,10 @@ class State:
     """The number of steps that this run skipped because of NaN or infinite gradients. Checkpoints don't store this
     number."""
     fetch: Callable[[], None] = lambda: None
-    """A function that copies variables from parameter servers to this state. Without parameter servers, the function
-    does nothing."""
+    """A function that copies variables from parameter servers to this state.
+
+    If there are no parameter servers, the function doesn't do anything.
+    """
 
     def seed(self, seed: int) -> None:
         """Set the random state of layers such as dropout for this step.
@@ -48,7 +50,7 @@ class State:
     def update(self, gradients: Any, norm: tf.Tensor, limit: int) -> tf.Tensor:
         """Run the optimizer step if the gradient norm is finite.
 
-        Returns, without waiting for the device, whether the step runs.
+        Returns whether the step runs, without waiting for the device.
 
         After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the failed
         step.

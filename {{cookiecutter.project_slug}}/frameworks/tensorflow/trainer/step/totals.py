@@ -15,7 +15,7 @@ Totals: TypeAlias = tf.Tensor  # a value for each of `names`, then the number of
 
 
 def measure(output: tf.Tensor, batch: Batch, losses: tf.Tensor, mask: tf.Tensor | float = 1.0) -> Totals:
-    """Return the sums of loss and metrics over the samples whose mask is 1."""
+    """Return the sums of the loss and the metrics over the samples whose mask is 1."""
     of_each = (losses, *model.metrics(output, batch).values(), tf.ones_like(losses))
     return tf.stack([tf.reduce_sum(values * mask) for values in of_each])
 
@@ -26,7 +26,7 @@ def counted(totals: Totals, is_taken: tf.Tensor) -> Totals:
 
 
 def score(net: keras.Model, batch: Batch, mask: tf.Tensor) -> Totals:
-    """Return the sums of loss and metrics over a batch, without training."""
+    """Return the sums of the loss and the metrics over a batch, without training."""
     output = net(batch.inputs, training=False)
     return measure(output, batch, model.losses(output, batch), mask)
 
@@ -44,7 +44,7 @@ def names(net: keras.Model, example: Batch) -> tuple[str, ...]:
 
 
 def means(totals: Totals, names: tuple[str, ...]) -> Mapping[str, float]:
-    """Return the mean loss and metrics over the samples. Without samples, return an empty dictionary."""
+    """Return the mean loss and metrics over the samples. If there are no samples, return an empty dictionary."""
     *sums, samples = totals.numpy().tolist()
     return {name: value / samples for name, value in zip(names, sums, strict=True)} if samples else {}
 

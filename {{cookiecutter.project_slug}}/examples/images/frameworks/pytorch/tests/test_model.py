@@ -47,7 +47,7 @@ def test_a_patch_must_divide_the_image() -> None:
 
 
 def logits(*answers: int) -> Tensor:
-    """Return logits in which each of these classes is twice as likely as each of the other two classes."""
+    """Return logits that make each of these classes twice as likely as each of the other two classes."""
     return torch.eye(3)[list(answers)] * math.log(2)
 
 

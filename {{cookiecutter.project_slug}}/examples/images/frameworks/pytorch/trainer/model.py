@@ -1,10 +1,10 @@
 """YOURS: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
 
-The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The
-training loop computes sums and means, and divides by the size of the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
+The training loop computes the mean losses and metrics over the global batch.
 
-Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm
-blocks, and uses mean pooling instead of a class token. The model doesn't use dropout.
+Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm blocks. The model uses mean
+pooling instead of a class token, and doesn't use dropout.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags for the model and for the data, which are part of Config."""
+    """The model and data flags, which `Config` inherits."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
     """Model size. From smallest to largest, the models have about 0.2, 21, 86, 303, and 1,208 million parameters."""
@@ -32,7 +32,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
+    """Yield an error phrase with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -61,8 +61,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map tokens (n, tokens, width) to the same shape."""
-        # The rows of qkv are ordered by head, so that a shard contains complete heads. `tensor_parts` relies on it.
+        """Transform tokens without changing their shape (n, tokens, width)."""
+        # The rows of qkv are ordered by head, so a shard contains complete heads. `tensor_parts` relies on this order.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v)
         return self.out(mixed.transpose(1, 2).flatten(-2))
@@ -77,7 +77,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map tokens (n, tokens, width) to the same shape."""
+        """Transform tokens without changing their shape (n, tokens, width)."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -93,17 +93,17 @@ class Embed(nn.Module):
         self.position = nn.Parameter(torch.randn((height // patch) * (across // patch), width) * 0.02)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images (n, height, width, channels) in [0, 1] to tokens (n, tokens, width)."""
+        """Map images of shape (n, height, width, channels) to tokens of shape (n, tokens, width)."""
         return self.project(self.patches(images)) + self.position
 
     def patches(self, images: Tensor) -> Tensor:
-        """Split images (n, height, width, channels) into patches (n, patches, patch * patch * channels)."""
+        """Split images (n, height, width, channels) into patches of shape (n, patches, patch * patch * channels)."""
         tiles = images.unflatten(2, (-1, self.patch)).unflatten(1, (-1, self.patch))
         return tiles.transpose(2, 3).flatten(3).flatten(1, 2)
 
 
 class Head(nn.Module):
-    """A layer that computes the mean over the tokens, and then the logits."""
+    """A layer that averages the tokens, and computes the logits from the average."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -111,22 +111,24 @@ class Head(nn.Module):
         self.out = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map tokens (n, tokens, width) to logits (n, classes)."""
+        """Map tokens of shape (n, tokens, width) to logits of shape (n, classes)."""
         return self.out(self.norm(x).mean(dim=1))
 
 
 class VisionTransformer(nn.Module):
-    """A model that maps images (n, height, width, channels) in [0, 1] to logits (n, classes).
+    """A model that maps images to logits of shape (n, classes).
 
-    Model parallelism requires some of the attributes below. `--strategy ddp` doesn't require any attributes.
+    Images have the shape (n, height, width, channels), and their values are between 0 and 1.
+
+    Model parallelism requires some of the following attributes. `--strategy ddp` doesn't require any attributes.
 
     Attributes:
-        embed, blocks, head: modules that run in this order, each with one input tensor and one output tensor. All
-            blocks have the same structure.
-        heads: the number of attention heads. This number must be divisible by `--degree` of `--strategy tensor`.
+        embed, blocks, head: modules that run in the order embed, blocks, head. Each module has one input tensor and one
+            output tensor. All blocks have the same structure.
+        heads: the number of attention heads. For `--strategy tensor`, this number must be divisible by `--degree`.
         tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer is
-            sharded by its outputs, and the second layer is sharded by its inputs. Therefore, each pair requires only
-            one all-reduce.
+            sharded along its outputs, and the second layer is sharded along its inputs. Therefore, each pair of layers
+            requires only one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -150,7 +152,7 @@ class VisionTransformer(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialize weights with Glorot's method, and biases with zero, as the paper's own code does."""
+    """Initialize weights with Glorot's method, and biases with zero. The paper's own code does the same."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -161,7 +163,7 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
     """Build the model for batches like `example`. PyTorch's random state determines the initial weights.
 
     Raises:
-        TrainerError: If the image isn't divisible into patches.
+        TrainerError: If the image can't be divided into patches.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
@@ -170,16 +172,16 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Return each sample's cross-entropy (n,), in float32, for logits (n, classes).
+    """Return the cross-entropy of each sample in float32, with shape (n,), for logits of shape (n, classes).
 
-    The training loop minimizes the mean.
+    The training loop minimizes the mean loss.
     """
     return functional.cross_entropy(output.float(), batch.labels, reduction="none")
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return all metrics except the loss, each of shape (n,).
+    """Return all metrics except the loss. Each metric has the shape (n,).
 
-    The accuracy is 1 for a correct class, and 0 otherwise.
+    The accuracy is 1 if the predicted class is correct, and 0 otherwise.
     """
     return {"accuracy": (output.argmax(dim=1) == batch.labels).float()}

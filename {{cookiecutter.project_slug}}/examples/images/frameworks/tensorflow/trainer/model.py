@@ -1,11 +1,11 @@
 """YOURS: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
 
-The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The
-training loop computes sums and means, and divides by the size of the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
+The training loop computes the mean losses and metrics over the global batch.
 
-Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm
-blocks, and uses mean pooling instead of a class token. The model doesn't use dropout. The model uses layer
-normalization, not batch normalization, because Keras 3 doesn't average the moving statistics across workers.
+Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm blocks. The model uses mean
+pooling instead of a class token, and doesn't use dropout. The model uses layer normalization, not batch normalization,
+because Keras 3 doesn't average the moving statistics across workers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags for the model and for the data, which are part of Config."""
+    """The model and data flags, which `Config` inherits."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
     """Model size. From smallest to largest, the models have about 0.2, 21, 86, 303, and 1,208 million parameters."""
@@ -33,7 +33,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
+    """Yield an error phrase with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -54,7 +54,7 @@ SIZES = {
 
 
 class Attention(layers.Layer):
-    """A layer that maps tokens (n, tokens, width) to the same shape."""
+    """A layer that transforms tokens without changing their shape (n, tokens, width)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Attention(layers.Layer):
 
 
 class Block(layers.Layer):
-    """A layer that maps tokens (n, tokens, width) to the same shape."""
+    """A layer that transforms tokens without changing their shape (n, tokens, width)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """A layer that maps images (n, height, width, channels) to embedded patches (n, tokens, width)."""
+    """A layer that maps images (n, height, width, channels) to embedded patches of shape (n, tokens, width)."""
 
     def __init__(self, patch: int, width: int) -> None:
         super().__init__()
@@ -108,7 +108,10 @@ class Embed(layers.Layer):
 
 
 class Head(layers.Layer):
-    """A layer that maps (n, tokens, width) to float32 logits (n, classes), even if other layers use bfloat16."""
+    """A layer that maps tokens of shape (n, tokens, width) to logits of shape (n, classes).
+
+    The logits are float32 even if other layers compute in bfloat16.
+    """
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -123,11 +126,11 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
     """Build the model for batches like `example`. Keras' random state determines the initial weights.
 
     Args:
-        devices: the TensorFlow names of devices on this machine, on which the blocks are placed in turn. If the name is
-            "", TensorFlow itself places the blocks, for example if a strategy copies the model to every device.
+        devices: the TensorFlow names of the devices on this machine that hold the blocks. If the name is empty,
+            TensorFlow chooses the device, for example because a strategy copies the model to every device.
 
     Raises:
-        TrainerError: If the image isn't divisible into patches, or if there are more devices than blocks.
+        TrainerError: If the image can't be divided into patches, or if there are more devices than blocks.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
@@ -144,16 +147,16 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Return each sample's cross-entropy (n,), in float32, for logits (n, classes).
+    """Return the cross-entropy of each sample in float32, with shape (n,), for logits of shape (n, classes).
 
-    The training loop minimizes the mean.
+    The training loop minimizes the mean loss.
     """
     return tf.nn.sparse_softmax_cross_entropy_with_logits(batch.labels, output)
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """Return all metrics except the loss, each of shape (n,).
+    """Return all metrics except the loss. Each metric has the shape (n,).
 
-    The accuracy is 1 for a correct class, and 0 otherwise.
+    The accuracy is 1 if the predicted class is correct, and 0 otherwise.
     """
     return {"accuracy": tf.cast(tf.argmax(output, axis=1) == batch.labels, tf.float32)}

@@ -57,7 +57,7 @@ def test_one_matrix_embeds_bytes_and_reads_them_out() -> None:
 
 
 def answered(*answers: int) -> Tensor:
-    """Return a text's logits, in which each of these bytes is three times as likely as all other bytes together."""
+    """Return logits that make each byte of a text three times as likely as all other bytes together."""
     return torch.nn.functional.one_hot(torch.tensor([answers]), BYTES) * math.log(3 * (BYTES - 1))
 
 

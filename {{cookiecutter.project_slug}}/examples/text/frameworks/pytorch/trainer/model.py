@@ -1,7 +1,7 @@
 """YOURS: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
 
-The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The
-training loop computes sums and means, and divides by the size of the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
+The training loop computes the mean losses and metrics over the global batch.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm
 blocks, learned positions, and one matrix for both embedding and output (Press and Wolf, 2017). The model doesn't use
@@ -22,14 +22,14 @@ from trainer.data import BYTES, Batch, DataFlags
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags for the model and for the data, which are part of Config."""
+    """The model and data flags, which `Config` inherits."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
     """Model size. From smallest to largest, the models have about 0.2, 21, 85, 302, and 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
+    """Yield an error phrase with the flag's name for each invalid value."""
     yield from ()
 
 
@@ -58,8 +58,11 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map tokens (n, tokens, width) to the same shape. Each token depends only on itself and earlier tokens."""
-        # The rows of qkv are ordered by head, so that a shard contains complete heads. `tensor_parts` relies on it.
+        """Transform tokens without changing their shape (n, tokens, width).
+
+        The output for a token depends only on this token and earlier tokens.
+        """
+        # The rows of qkv are ordered by head, so a shard contains complete heads. `tensor_parts` relies on this order.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).flatten(-2))
@@ -74,7 +77,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map tokens (n, tokens, width) to the same shape."""
+        """Transform tokens without changing their shape (n, tokens, width)."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -90,12 +93,12 @@ class Embed(nn.Module):
             nn.init.normal_(vectors, std=width**-0.5)  # length 1, so that the first logits vary by 1
 
     def forward(self, text: Tensor) -> Tensor:
-        """Map bytes (n, tokens) to vectors (n, tokens, width). There are at most `context` tokens."""
+        """Map bytes of shape (n, tokens) to vectors of shape (n, tokens, width). There are at most `context` tokens."""
         return functional.embedding(text, self.weight) + self.position[: text.shape[1]]
 
 
 class Head(nn.Module):
-    """A layer that computes the similarity of each token to each byte, with the vectors that embed the bytes."""
+    """A layer that computes the similarity between each token and the embedding vector of each byte."""
 
     def __init__(self, width: int, weight: nn.Parameter) -> None:
         super().__init__()
@@ -103,22 +106,24 @@ class Head(nn.Module):
         self.weight = weight
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map tokens (n, tokens, width) to logits (n, tokens, 256)."""
+        """Map tokens of shape (n, tokens, width) to logits of shape (n, tokens, 256)."""
         return functional.linear(self.norm(x), self.weight)
 
 
 class GPT(nn.Module):
-    """A model that maps at most `context` bytes (n, tokens) to logits (n, tokens, 256) for the next byte.
+    """A model that predicts the next byte from at most `context` bytes.
 
-    Model parallelism requires some of the attributes below. `--strategy ddp` doesn't require any attributes.
+    The model maps bytes of shape (n, tokens) to logits of shape (n, tokens, 256).
+
+    Model parallelism requires some of the following attributes. `--strategy ddp` doesn't require any attributes.
 
     Attributes:
-        embed, blocks, head: modules that run in this order, each with one input tensor and one output tensor. All
-            blocks have the same structure.
-        heads: the number of attention heads. This number must be divisible by `--degree` of `--strategy tensor`.
+        embed, blocks, head: modules that run in the order embed, blocks, head. Each module has one input tensor and one
+            output tensor. All blocks have the same structure.
+        heads: the number of attention heads. For `--strategy tensor`, this number must be divisible by `--degree`.
         tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer is
-            sharded by its outputs, and the second layer is sharded by its inputs. Therefore, each pair requires only
-            one all-reduce.
+            sharded along its outputs, and the second layer is sharded along its inputs. Therefore, each pair of layers
+            requires only one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -155,11 +160,17 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Return each sample's mean cross-entropy (n,), in float32, for logits (n, tokens, 256)."""
+    """Return the mean cross-entropy of each sample in float32.
+
+    The losses have the shape (n,), and the logits have the shape (n, tokens, 256).
+    """
     of_each = functional.cross_entropy(output.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
     return of_each.view_as(batch.targets).mean(dim=1)
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return all metrics except the loss, each of shape (n,). The accuracy is the fraction of correct bytes."""
+    """Return all metrics except the loss.
+
+    Each metric has the shape (n,). The accuracy is the fraction of bytes that are predicted correctly.
+    """
     return {"accuracy": (output.argmax(dim=2) == batch.targets).float().mean(dim=1)}

@@ -1,7 +1,7 @@
 """YOURS: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
 
-The training loop uses only `build`, `losses`, and `metrics`. Losses and metrics are one number per sample. The
-training loop computes sums and means, and divides by the size of the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
+The training loop computes the mean losses and metrics over the global batch.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm
 blocks, learned positions, and one matrix for both embedding and output (Press and Wolf, 2017). The model doesn't use
@@ -23,14 +23,14 @@ from trainer.vertex.errors import TrainerError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFlags(DataFlags):
-    """The flags for the model and for the data, which are part of Config."""
+    """The model and data flags, which `Config` inherits."""
 
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
     """Model size. From smallest to largest, the models have about 0.2, 21, 85, 302, and 1,208 million parameters."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield a phrase for each invalid value. The phrase contains the flag's name."""
+    """Yield an error phrase with the flag's name for each invalid value."""
     yield from ()
 
 
@@ -51,7 +51,10 @@ SIZES = {
 
 
 class Attention(layers.Layer):
-    """A layer that maps tokens (n, tokens, width) to the same shape. Tokens don't depend on later tokens."""
+    """A layer that transforms tokens without changing their shape (n, tokens, width).
+
+    The output for a token doesn't depend on later tokens.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -68,7 +71,7 @@ class Attention(layers.Layer):
 
 
 class Block(layers.Layer):
-    """A layer that maps tokens (n, tokens, width) to the same shape."""
+    """A layer that transforms tokens without changing their shape (n, tokens, width)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -84,7 +87,10 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """A layer that maps at most `context` bytes (n, tokens) to vectors (n, tokens, width), and adds positions."""
+    """A layer that maps each byte to a vector, and adds a vector for the byte's position.
+
+    The layer maps at most `context` bytes of shape (n, tokens) to vectors of shape (n, tokens, width).
+    """
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -99,9 +105,10 @@ class Embed(layers.Layer):
 
 
 class Head(layers.Layer):
-    """A layer that computes the similarity of each token to each byte, with the vectors that embed the bytes.
+    """A layer that computes the similarity between each token and the embedding vector of each byte.
 
-    The layer maps (n, tokens, width) to float32 logits (n, tokens, 256), even if other layers compute in bfloat16.
+    The layer maps tokens of shape (n, tokens, width) to logits of shape (n, tokens, 256). The logits are float32 even
+    if other layers compute in bfloat16.
     """
 
     def __init__(self, embed: Embed) -> None:
@@ -110,15 +117,15 @@ class Head(layers.Layer):
         self.norm = layers.LayerNormalization(epsilon=1e-5, dtype="float32")
 
     def call(self, x: Any) -> Any:
-        return tf.einsum("ntw,bw->ntb", self.norm(x), self.embed.weight)  # einsum of Keras transposes the matrix first
+        return tf.einsum("ntw,bw->ntb", self.norm(x), self.embed.weight)  # Keras's einsum transposes the matrix first
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
     """Build the model for batches like `example`. Keras' random state determines the initial weights.
 
     Args:
-        devices: the TensorFlow names of devices on this machine, on which the blocks are placed in turn. If the name is
-            "", TensorFlow itself places the blocks, for example if a strategy copies the model to every device.
+        devices: the TensorFlow names of the devices on this machine that hold the blocks. If the name is empty,
+            TensorFlow chooses the device, for example because a strategy copies the model to every device.
 
     Raises:
         TrainerError: If there are more devices than blocks.
@@ -136,11 +143,17 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Return each sample's mean cross-entropy (n,), in float32, for logits (n, tokens, 256)."""
+    """Return the mean cross-entropy of each sample in float32.
+
+    The losses have the shape (n,), and the logits have the shape (n, tokens, 256).
+    """
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, output), axis=1)
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """Return all metrics except the loss, each of shape (n,). The accuracy is the fraction of correct bytes."""
+    """Return all metrics except the loss.
+
+    Each metric has the shape (n,). The accuracy is the fraction of bytes that are predicted correctly.
+    """
     right = tf.argmax(output, axis=2) == batch.targets
     return {"accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=1)}

@@ -2,7 +2,7 @@
 
 The command `trainer.cluster.run` replaces `torchrun` for any script that `torchrun` can start. PyTorch's agent sets
 RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and related environment variables. The command also waits until every replica
-has started. The command's exit code shows whether this replica or a different replica failed.
+has started. The command's exit code indicates whether this replica or a different replica failed.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ JOIN = (
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the script in the processes of this replica. Raises TrainerError if an error occurs that the user can fix."""
+    """Run the script in the processes of this replica. Raises TrainerError for an error that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     if AGENT in environ:
         from trainer.cluster import processes
@@ -36,10 +36,10 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then start the same command in one process per GPU, with PyTorch's agent."""
+    """Wait for all replicas, and then use PyTorch's agent to start the same command in one process per GPU."""
     rank = cluster.rank  # raises an error in a replica that doesn't train
 
-    import torch  # takes seconds, so a wrong command is reported before
+    import torch  # takes seconds, so invalid commands are reported first
 
     from trainer.cluster import processes
     from trainer.cluster.world import Mesh
@@ -55,7 +55,7 @@ def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, s
 
 
 def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> None:
-    """Run the script in a process that the agent started, with the RANK that the agent set."""
+    """Run the script in a process that PyTorch's agent started. The agent has set RANK for this process."""
     import torch
 
     with must_join(int(environ["WORLD_SIZE"])):
@@ -67,7 +67,7 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def must_join(processes: int) -> Iterator[None]:
-    """Check that the block joins a process group with several processes. The block may leave the process group again.
+    """Check that the block joins a process group with several processes. The block may leave the process group later.
 
     Raises:
         ScriptError: if the block doesn't join a process group with several processes.

@@ -1,6 +1,6 @@
-"""python -m trainer.evaluator: evaluate a run's checkpoints on one device, with the flags of the run.
+"""python -m trainer.evaluator: evaluate a run's checkpoints on one device, with the run's flags.
 
-The evaluator in pool 3 runs this program, which doesn't join the process group.
+The evaluator in pool 3 runs this program. The program doesn't join the process group.
 """
 
 import os
@@ -22,18 +22,18 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the evaluator. Raises TrainerError if an error occurs that the user can fix."""
+    """Run the evaluator. Raises TrainerError for an error that the user can fix."""
     follow.run(argv, environ, scorer)
 
 
 def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
     """Return a function that evaluates a checkpoint on the held-out samples.
 
-    If there is a GPU, the function uses the GPU.
+    If the machine has a GPU, the function uses the GPU.
 
     Raises:
         TrainerError: if the dataset doesn't have a held-out shard. The returned function raises TrainerError if a
-            checkpoint is of a different model.
+            checkpoint belongs to a different model.
     """
     config, data = job.config, Data(job)
     alone = World(rank=0, size=1, device=torch.device("cuda" if torch.cuda.is_available() else "cpu"))

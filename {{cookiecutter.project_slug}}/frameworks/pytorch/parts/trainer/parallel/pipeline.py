@@ -1,9 +1,9 @@
 """Each GPU holds a stage, which is a group of layers, and sends activations to the next stage.
 
-The mesh dimension `stage` contains the stages of one pipeline. The mesh dimension `replicate` contains copies of the
-pipeline, and the copies of each stage all-reduce their gradients. Several stages may use the same parameter, such as a
-matrix for both embedding and output. Each of these stages holds a copy of the parameter, and the stages sum the
-gradients of the copies.
+Processes along the mesh dimension `stage` form one pipeline. Processes along the mesh dimension `replicate` hold copies
+of the same stages, and all-reduce the gradients of these stages. Several stages may use the same parameter, such as a
+matrix for both embedding and output. Each stage that uses the parameter holds a copy of the parameter, and the stages
+sum the gradients of all copies.
 """
 
 import functools
@@ -46,11 +46,12 @@ class Flags(StrategyFlags):
 
 
 class Stages(nn.Module):
-    """The stages of a process: one stage, or two stages with the schedule interleaved.
+    """The stages of a process.
 
-    Layers of other stages are removed from the model.
+    With the schedule `interleaved`, a process has two stages. With other schedules, a process has one stage.
 
-    In the last stage, a call returns the model's output without gradients. In other stages, a call returns None.
+    The process removes the layers of all other stages from the model. In the process with the last stage, calling this
+    object returns the model's output without gradients. In other processes, the call returns None.
     """
 
     def __init__(self, config: Flags, net: Any, world: World) -> None:
@@ -82,9 +83,9 @@ class Stages(nn.Module):
         return self._run(self._schedule.eval, inputs)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
-        """Run both passes of a batch, and all-reduce the gradients of the mean loss over the global batch.
+        """Run the forward and backward passes for a batch, and all-reduce the gradients.
 
-        Returns the output.
+        The loss is the mean over the global batch. Returns the model's output.
         """
         self._batch = batch
         output = self._run(self._schedule.step, batch.inputs)
@@ -97,7 +98,10 @@ class Stages(nn.Module):
         return output
 
     def _run(self, step: Any, inputs: Tensor) -> Tensor | None:
-        """Run a step of the schedule. The schedule splits the positions of the samples in the same way as inputs."""
+        """Run a step of the schedule.
+
+        The schedule splits the inputs and the sample positions into the same micro-batches.
+        """
         places = torch.arange(len(inputs), device=inputs.device)  # a copy from the CPU would block
         output = step(*((inputs,) if self._first else ()), **({"target": places} if self._last else {}))
         return output if self._last else None
@@ -105,7 +109,7 @@ class Stages(nn.Module):
     def _loss(self, output: Tensor, places: Tensor) -> Tensor:
         """Return the loss of a micro-batch.
 
-        In an evaluation, return 0, because the schedule requires a loss but doesn't use the loss.
+        During an evaluation, return 0, because the schedule requires a loss value but doesn't use the value.
         """
         if not self.training:
             return output.new_zeros(())
@@ -128,9 +132,9 @@ def cut(net: Any, count: int) -> list[list[nn.Module]]:
 
 
 def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) -> list[tuple[nn.Parameter, Any]]:
-    """Return each parameter that this process shares with other processes, and the process group that shares it.
+    """Return the parameters that this process shares with other processes, and the process group for each parameter.
 
-    Every process must call this function before any layer is removed.
+    Every process must call this function before any process removes layers.
     """
     users: dict[nn.Parameter, dict[int, None]] = {}
     count, mine = world.extent("stage"), world.rank % world.extent("stage")
@@ -171,7 +175,7 @@ def size(layers: nn.Module) -> int:
 def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
     """Remove the parameters and buffers of `layers`, except for the parameters in `kept`.
 
-    A parameter in `kept` isn't removed, so a checkpoint contains the parameter under each of its names.
+    Parameters in `kept` remain, so a checkpoint contains such a parameter under each of its names.
     """
     for module in nn.ModuleList(layers).modules():
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
@@ -199,7 +203,10 @@ class Pipeline(Strategy):
         return 1
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
-        """Run both passes of a batch. The schedule of the pipeline replaces the loop over micro-batches."""
+        """Run the forward and backward passes for a batch.
+
+        The pipeline's schedule replaces the loop over micro-batches.
+        """
         with autocast(config, world.device):
             output = net.forward_backward(batch)
         return measure(output, batch)

@@ -1,8 +1,8 @@
 """python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop on every machine of the job.
 
-The command `trainer.cluster.run` excludes reducers from TF_CONFIG, because the script would wait for a reducer forever.
-The command also waits until every replica has started. The command's exit code shows whether this replica or a
-different replica failed.
+The command `trainer.cluster.run` excludes reducers from TF_CONFIG, because the script would otherwise wait forever for
+a reducer. The command also waits until every replica has started. The command's exit code indicates whether this
+replica or a different replica failed.
 """
 
 import json
@@ -20,7 +20,7 @@ JOIN = "Train in the scope of a tf.distribute.MultiWorkerMirroredStrategy, which
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, then run the script. Raises TrainerError if an error occurs that the user can fix."""
+    """Wait for all replicas, and then run the script. Raises TrainerError for an error that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     rollcall.call(cluster, rollcall.patience(emulated=storage.from_env(environ).emulated))
     environ.pop("TF_CONFIG", None)
@@ -33,7 +33,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 
 def tf_config(cluster: Cluster) -> str:
-    """Return the value of TF_CONFIG, which lists all replicas that train."""
+    """Return a TF_CONFIG value that lists all training replicas."""
     chief, *workers = (node.address for node in cluster.nodes)
     task = {"type": "worker", "index": cluster.rank - 1} if cluster.rank else {"type": "chief", "index": 0}
     return json.dumps({"cluster": {"chief": [chief], "worker": workers}, "task": task})

@@ -1,6 +1,6 @@
-"""python -m trainer.evaluator: evaluate a run's checkpoints on one device, with the flags of the run.
+"""python -m trainer.evaluator: evaluate a run's checkpoints on one device, with the run's flags.
 
-The evaluator in pool 3 runs this program, which doesn't join the other machines.
+The evaluator in pool 3 runs this program. The program doesn't join the other machines.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the evaluator. Raises TrainerError if an error occurs that the user can fix."""
+    """Run the evaluator. Raises TrainerError for an error that the user can fix."""
     program.prepare(environ, argv)
     from trainer.evaluator import follow  # imported late, because it imports TensorFlow
 
@@ -26,11 +26,11 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 def scorer(job: "Job") -> Callable[[Path], Mapping[str, float]]:
     """Return a function that evaluates a checkpoint on the held-out samples.
 
-    If there is a GPU, the function uses the GPU.
+    If the machine has a GPU, the function uses the GPU.
 
     Raises:
         TrainerError: if the dataset doesn't have a held-out shard. The returned function raises TrainerError if a
-            checkpoint is of a different model.
+            checkpoint belongs to a different model.
     """
     from trainer import train
     from trainer.checkpoints import saver

@@ -35,7 +35,7 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
     optimizer = placed.PlacedAdamW
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
-        """Return a mesh with one model per machine. Without GPUs, logical CPU devices share the layers."""
+        """Return a mesh with one model per machine. If there are no GPUs, logical CPU devices share the layers."""
         super().lay_out(config, cluster, shards)
         gpus = len(devices.usable_gpus(cluster))
         degree = config.degree or gpus or 2

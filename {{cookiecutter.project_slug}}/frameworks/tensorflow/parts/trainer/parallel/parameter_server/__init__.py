@@ -1,6 +1,6 @@
 """Parameter servers hold the model, workers compute gradients independently, and the chief schedules the work.
 
-Workers don't run steps together. Each worker fetches the variables, computes the gradient of its part of a global
+Workers don't run steps together. Each worker fetches the variables, computes the gradient for its part of a global
 batch, and sends the gradient to the parameter servers. The servers immediately update their variables. Workers don't
 wait for each other. If a worker is lost, the run only becomes slower, because other workers take over the lost worker's
 part. Vertex AI restarts the lost worker, which then rejoins the run. If a parameter server is lost, the server's
@@ -8,8 +8,8 @@ variables are lost, so the chief exits with an error. The next run resumes from 
 step, the chief evaluates and exports its own copy of the state, and doesn't need other replicas.
 
 With W workers, a step consists of W updates. Each update uses 1/W of the global batch and 1/W of the learning rate. A
-given number of steps reads as many samples as with synchronous updates, and makes about the same progress. Results
-differ between runs.
+run with a given number of steps reads as many samples as with synchronous updates, and makes about the same progress.
+Results differ between runs.
 
 The chief reads the samples and sends them to the workers, because TensorFlow servers can't run Python code. So the
 order of samples is the same as with other strategies. The chief's network must be fast enough to send the samples. For
@@ -79,13 +79,13 @@ class ParameterServer(Strategy):
     def join(self, config: StrategyFlags, cluster: Cluster, mesh: Mesh) -> Iterator[World | None]:
         """On the chief, coordinate the other replicas. On any other replica, serve the chief's requests.
 
-        Raises PeerError if another replica doesn't start or is lost, and TrainerError if a replica's work fails.
+        Raises PeerError if a different replica doesn't start or is lost. Raises TrainerError if a replica's work fails.
         """
         if not cluster.is_chief:
             serve(cluster, config.collective_timeout)
             yield None
             return
-        tf.get_logger().setLevel(logging.CRITICAL)  # it logs a lost worker in ten lines, the heartbeats in one line
+        tf.get_logger().setLevel(logging.CRITICAL)  # it logs ten lines for a lost worker, the heartbeats log one
         with Heartbeats(cluster, config.collective_timeout, give_up) as heartbeats, heartbeats_first():
             heartbeats.wait_for_all()
             with heartbeats.patience():
@@ -149,10 +149,8 @@ def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
 def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
     """Create the chief's TensorFlow strategy, which listens on its own port.
 
-    If another process uses the port, try again.
-
-    TensorFlow selects a free port, but binds the port only a little later. Meanwhile, another process may bind the same
-    port.
+    If a different process uses the port, try again. TensorFlow selects a free port, but binds the port slightly later.
+    Meanwhile, a different process may bind the same port.
     """
     sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
@@ -172,14 +170,14 @@ def give_up(why: str, lost: str) -> None:
 
 @contextlib.contextmanager
 def heartbeats_first() -> Iterator[None]:
-    """Let the heartbeats report a loss before TensorFlow does, because only the heartbeats know which replica is lost.
+    """Let the heartbeats report a loss before TensorFlow does, because only the heartbeats identify the lost replica.
 
     Raises PeerError if a replica was lost, and TrainerError if the work itself failed.
     """
     try:
         yield
     except tf.errors.OpError as error:
-        time.sleep(LAST_WORDS_SECONDS)  # after a loss, the heartbeats end the process in this time
+        time.sleep(LAST_WORDS_SECONDS)  # after a loss, the heartbeats stop the process within this time
         kind = PeerError if isinstance(error, LOSSES) else TrainerError
         raise kind(f"a worker or a parameter server failed: {error.message.partition(chr(10))[0]}") from None
 

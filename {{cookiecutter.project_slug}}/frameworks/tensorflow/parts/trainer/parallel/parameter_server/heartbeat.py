@@ -5,8 +5,8 @@ connects to the chief, as in the roll call at startup. The chief sends heartbeat
 last message reports that the run has finished. If a process exits for any reason, the operating system closes the
 connections of this process.
 
-Each message is a line with a JSON object. The first message of a connection is the same as in the roll call. So a
-worker that Vertex AI restarts can pass its roll call on this connection.
+Each message is a line with a JSON object. The first message of a connection is the same as in the roll call. Therefore,
+a worker that Vertex AI restarts can complete its roll call on this connection.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
     The run can't continue if a parameter server closes its connection, or doesn't respond for `timeout` seconds. The
     run also can't continue if a wait in `patience` takes longer than `timeout`, for example because no worker is left.
-    The run continues after the loss of a worker. After a call of `need_nobody`, the run continues after the loss of any
-    replica.
+    If a worker is lost, the run continues. After a call to `need_nobody`, the run continues even if any other replica
+    is lost.
     """
 
     def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str, str], None]) -> None:
@@ -77,9 +77,9 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._needed = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Send all replicas a message that the run has finished, and disconnect.
+        """Notify all replicas that the run has finished, and disconnect.
 
-        If an error occurred, don't send this message.
+        If an error occurred, disconnect without a notification.
         """
         self.need_nobody()
         if not kind:
@@ -134,7 +134,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     def _arrived(self, name: str, writer: asyncio.StreamWriter) -> None:
         self._peers[name] = writer
         if self._all_here.is_set() and self._needed:
-            # TensorFlow updates the whole cluster at a time, so it readmits no worker while another worker is lost.
+            # TensorFlow updates the whole cluster at a time, so it doesn't readmit workers while another is lost.
             absent = self._absent_workers()
             warn(
                 f"{name} is back"
@@ -182,7 +182,7 @@ def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
     Each answer reports whether this replica was asked to stop. The event `told` is set if this replica was asked to
     stop.
 
-    Raises PeerError if the chief exits before the end of the run, or doesn't respond for `timeout` seconds.
+    Raises PeerError if the chief exits before the run has finished, or doesn't respond for `timeout` seconds.
     """
     how = "exited before the training finished"
     with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:

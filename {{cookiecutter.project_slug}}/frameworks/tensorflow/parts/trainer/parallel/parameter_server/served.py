@@ -1,4 +1,4 @@
-"""Stores the model on parameter servers, and schedules the work of the workers.
+"""Stores the model on parameter servers, and schedules work on the workers.
 
 The code in this module runs on the chief.
 """
@@ -44,7 +44,7 @@ class ServedNet:
         self._net, self._fixed = net, [(one.name, one.numpy()) for one in net.non_trainable_variables]
 
     def fetch(self) -> list[tf.Tensor]:
-        """Return the current weights of the servers."""
+        """Return the current weights on the servers."""
         return list(map(tf.convert_to_tensor, self.weights))
 
     def __call__(self, inputs: tf.Tensor, training: bool, weights: Sequence[tf.Tensor] = ()) -> tf.Tensor:
@@ -55,9 +55,9 @@ class ServedNet:
 
 
 def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Totals, list[tf.Tensor]]:
-    """Run both passes of a worker's part on all GPUs of the worker, with the current weights of the servers.
+    """Run the forward and backward passes for a worker's part of the batch, on all GPUs of the worker.
 
-    Returns the sums of loss and metrics, and the gradients.
+    The passes use the servers' current weights. Returns the sums of the loss and the metrics, and the gradients.
     """
     weights, gpus = net.fetch(), worker_devices()
     totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
@@ -75,7 +75,7 @@ def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Tota
 
 @dataclass(frozen=True, kw_only=True)
 class ServedWorld(World):
-    """The chief, which alone runs the training loop, and the chief's connections to other replicas."""
+    """The chief and its connections to other replicas. Only the chief runs the training loop."""
 
     servers: tf.distribute.ParameterServerStrategy
     heartbeats: Heartbeats
@@ -117,7 +117,7 @@ class Team:
     def take(self, parts: Sequence[Batch]) -> Totals:
         """Schedule the parts of the next step.
 
-        Returns the sums of loss and metrics over the parts that finished meanwhile.
+        Returns the sums of the loss and the metrics over the parts that finished meanwhile.
 
         If a report, an evaluation or a checkpoint is due after the step, wait for all parts.
         """
@@ -128,7 +128,7 @@ class Team:
         return self._finished(0 if is_due else AHEAD * self._workers)
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the sums of loss and metrics over batches.
+        """Return the sums of the loss and the metrics over batches.
 
         The workers compute these sums. After the last step, the chief computes the sums without the workers.
         """
@@ -196,12 +196,12 @@ def pieces(weight: Any) -> list[Any]:
 
 
 def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable]:
-    """Return the moments whose names end with `name`, in the order of the optimizer's variables."""
+    """Return the moments whose names end with `name`, in the same order as the optimizer's variables."""
     return [variable for variable in optimizer.variables if variable.path.endswith(name)]
 
 
 def worker_devices() -> list[str]:
-    """Return the device names of a worker's GPUs. Without GPUs, return the name of the CPU.
+    """Return the device names of a worker's GPUs. If there are no GPUs, return the name of the CPU.
 
     All workers have the same devices.
     """
