@@ -14,7 +14,7 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say, warn
 from trainer.vertex.storage import Storage
 
-# Outputs of each kind of replica.
+# The outputs of each type of replica.
 CHIEF = ("model", "checkpoints", "logs", "metric file")
 WORKER = ("checkpoints",)
 
