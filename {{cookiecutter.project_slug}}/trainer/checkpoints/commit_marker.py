@@ -147,7 +147,7 @@ def prune(root: Path, keep: int) -> None:
 def spared(root: Path) -> set[Path]:
     """Return the folders that `prune` never removes.
 
-    The step of a spared folder is specified by a JSON file in `root`. Example: {"step": 40}.
+    A JSON file in `root` specifies the step of a spared folder. Example: {"step": 40}.
     """
     found = set()
     for file in root.glob("*.json"):

@@ -62,7 +62,7 @@ class Heartbeat:
             return self._stuck()
         name = max(silent, key=lambda name: silent[name])
         who, cure = name, ""
-        # Peers that exited because another peer was lost were heard for longer than that peer.
+        # Peers that exited because of a lost peer sent heartbeats for longer than the lost peer.
         if 1 < len(silent) == len(self._others) and silent[name] - min(silent.values()) < SILENT_SECONDS / 2:
             who, cure = "any peer", "; this replica may be cut off from the network"
         said = f"{self._name} has heard nothing from {who} for {silent[name]:.0f} s{cure}"

@@ -120,7 +120,7 @@ class _Callers:
         self.missing = {node.name for node in everyone[1:]}
         self.present: dict[str, Streams] = {}
         self.facts: dict[str, Any] = {}
-        self.stranger = ""  # a replica that describes another cluster
+        self.stranger = ""  # a replica that describes a different cluster
         self.settled = asyncio.Event()
 
     def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

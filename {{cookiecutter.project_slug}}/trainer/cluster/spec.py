@@ -21,7 +21,7 @@ from trainer.vertex.errors import TrainerError
 
 CHIEF, WORKERS, SERVERS, EVALUATORS = POOLS = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
-# Variable -> role -> pool. Older runtimes call the chief "master". Both names mean the only replica in pool 0.
+# Variable -> role -> pool. Older runtimes call the chief "master". Both names refer to the only replica in pool 0.
 POOL_OF_ROLE = {
     "CLUSTER_SPEC": dict(zip(POOLS, POOLS, strict=True)),
     "TF_CONFIG": {"chief": CHIEF, "master": CHIEF, "worker": WORKERS, "ps": SERVERS, "evaluator": EVALUATORS},
@@ -46,7 +46,7 @@ class Node:
     @property
     def is_local(self) -> bool:
         """True if the address is a loopback address. In the local Vertex, all replicas share one machine."""
-        with contextlib.suppress(OSError, ValueError):  # a machine that hasn't started has no IP address yet
+        with contextlib.suppress(OSError, ValueError):  # a machine that hasn't started doesn't have an IP address yet
             return ipaddress.ip_address(socket.getaddrinfo(self.host, None)[0][4][0]).is_loopback
         return False
 

@@ -71,7 +71,7 @@ class Lines:
         self._steps = steps
 
     def write(self, step: int, values: Values) -> None:
-        # JSON has no NaN. With one, the line would arrive as plain text, just when a run diverges.
+        # JSON doesn't support NaN. A line with NaN would arrive as plain text, just when a run diverges.
         numbers = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
         event = {"step": step, "steps": self._steps, "metric": next(iter(values), "")}
         say(f"step {step}/{self._steps}  {describe(values)}", **event, **numbers)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 VERSION = Path("/proc/driver/nvidia/version")  # written by the kernel module, and readable in a container
 MODULE = re.compile(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
-# Major CUDA version -> the oldest driver that it works with.
+# Major CUDA version -> the oldest driver that works with this version.
 # Source: NVIDIA, CUDA Toolkit release notes, "Minimum required driver version for CUDA minor version compatibility".
 NEEDED = {"11": 450, "12": 525, "13": 580}
 

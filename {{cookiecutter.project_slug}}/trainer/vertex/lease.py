@@ -101,7 +101,7 @@ class Lease:
         with writable.writing(self._folder):
             self._require_first()
             claim = self._write_claim()
-            time.sleep(0 if self._number else settle)  # after a restart, others have already seen this job's claim
+            time.sleep(0 if self._number else settle)  # after a restart, other writers have already seen this claim
             self._require_first(claim)
             self._write_renewal()
         self._thread.start()
@@ -207,7 +207,7 @@ def _is_locked(folder: Path, claim: Claim) -> bool | None:
         boot, own_boot = (lock.partition(":")[0] for lock in (claim.lock, machine))
         if claim.host == platform.node() and boot not in ("", own_boot):
             booted = time.time() - float(UPTIME.read_text().split()[0])
-            # Another machine may have the same name. A writer there keeps renewing.
+            # A different machine may have the same name. A writer on that machine keeps renewing its lease.
             return None if any(file.stat().st_mtime > booted for file in _files(folder, claim.job)) else False
     return None
 

@@ -57,7 +57,7 @@ CAUSES = {
     ),
     r"Loaded coll(?:net)? plugin": NOT_CONNECTED,
     r"Failed to find ncclCollNetPlugin_v": ("this NCCL version doesn't support the CollNet part of the plug-in", CHECK),
-    # NCCL 2.28 and later log nothing else about it.
+    # NCCL 2.28 and later don't log anything else about it.
     r"Loaded net plugin": ("NCCL has loaded the plug-in's network part, but not the CollNet part for reducers", CHECK),
     r"External network plugin \S+ is unsupported|Failed to find ncclNetPlugin_v": (
         "NCCL doesn't support any version of the plug-in",
@@ -154,7 +154,7 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
     unknown = f"NCCL's log doesn't show whether the {reducers} reducers are used"
     if not chief.is_ours:
         return Use(None, f"{unknown}: {'; '.join(chief.cause)}")
-    # One rank per machine connects on behalf of all its ranks. It may not be rank 0, whose log may be the only one.
+    # One rank per machine connects for all ranks. This rank may not be rank 0, but rank 0's log may be the only log.
     others_may = connected is None and chief.cause == NOT_CONNECTED
     if connected is None:
         connected = 0 if chief.failed else chief.connected

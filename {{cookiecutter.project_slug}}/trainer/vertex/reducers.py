@@ -76,7 +76,7 @@ def settle(
     nccl.end_log(environ)
     failed, connected = add(int(log.failed)), add(log.connected)
     use = nccl.judge(log, count, ranks, 0 if failed else connected, gpus)
-    # Only rank 0's log is complete. 0 stands for idle, 1 for in use, and 2 for not known.
+    # Only rank 0's log is complete. The value 0 means idle, 1 means in use, and 2 means unknown.
     used = add((2 if use.used is None else int(use.used)) if rank == 0 else 0)
     if required and not used:
         raise _idle(use.sentence, rank)

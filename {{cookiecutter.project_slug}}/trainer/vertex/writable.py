@@ -14,7 +14,7 @@ from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import say, warn
 from trainer.vertex.storage import Storage
 
-# Outputs of each kind of replica.
+# The outputs of each type of replica.
 CHIEF = ("model", "checkpoints", "logs", "metric file")
 WORKER = ("checkpoints",)
 
@@ -80,7 +80,7 @@ class Dispensable:
 
     @contextlib.contextmanager
     def writing(self, *others: type[Exception]) -> Iterator[None]:
-        """Suppress a file system error in the block, and print a warning. The block writes to `path`."""
+        """Suppress a file system error in the block, and print a warning. The block writes to the output's path."""
         try:
             with writing(self._path, *others):
                 yield

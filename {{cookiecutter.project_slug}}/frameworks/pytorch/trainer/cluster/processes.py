@@ -42,8 +42,8 @@ from trainer.vertex.errors import EndedEarlyError, LostPeerError, PeerError, Tra
 from trainer.vertex.log import say
 
 NEIGHBOR_SECONDS = 3.0  # the agent checks its processes ten times a second
-# How gloo, in a plain RuntimeError, and NCCL report that a peer is gone or silent. Other messages may have a cause in
-# the program, such as sizes that differ between processes, or a GPU that two processes use.
+# Messages of gloo (in a plain RuntimeError) and of NCCL about a peer that is lost or silent. Other messages may report
+# an error in the program, such as sizes that differ between processes, or a GPU that two processes use.
 GLOO_LOST = re.compile(
     r"\[\S*/gloo/(transport|rendezvous)/\S+\] |Gloo connectFullMesh failed|Application timeout caused pair closure"
 )
@@ -90,7 +90,7 @@ def _set_defaults(cluster: Cluster, neighbors: int) -> None:
     """
     # By default, each process would start one thread per core, even if many processes share the cores.
     os.environ.setdefault("OMP_NUM_THREADS", str(max((os.cpu_count() or 1) // neighbors, 1)))
-    # By default, gloo would look up the address of the host name, which might not be reachable.
+    # By default, gloo would resolve the hostname to an address that might not be reachable.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_to(cluster.chief))
     # The agent would log its own traceback for each failed process, and a line for SIGTERM. Instead, this program
     # reports which process failed or was stopped, and the process reports the reason.
@@ -257,7 +257,7 @@ def join(mesh: Mesh, timeout: float) -> Iterator[World]:
     """
     backend, device = "gloo", torch.device("cpu")
     if torch.cuda.is_available():
-        # Use the local rank, because the second machine has no cuda:8.
+        # Use the local rank, because the second machine doesn't have a device cuda:8.
         backend, device = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     device_id = device if device.type == "cuda" else None

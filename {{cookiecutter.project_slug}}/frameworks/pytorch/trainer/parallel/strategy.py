@@ -128,7 +128,7 @@ class Strategy:
         """
         totals, parts = Totals(), micro_batches(batch, config.micro_batches)
         for part in parts:
-            # Gradients are averaged over the processes once, in the last backward pass.
+            # Gradients are averaged across the processes once, in the last backward pass.
             with self.sync(net, last=part is parts[-1]):
                 with autocast(config, world.device, enabled=self.casts):
                     output = net(part.inputs)

@@ -22,7 +22,7 @@ from trainer.vertex.errors import PeerError, TrainerError
 from trainer.vertex.log import say, warn
 
 PREFIX = "state"
-# TensorFlow raises these errors for a full disk, and for a folder of another user.
+# TensorFlow raises these errors for a full disk, and for a folder of a different user.
 FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.FailedPreconditionError)
 
 
@@ -157,7 +157,7 @@ def why_refused(copy: State, folder: Path) -> str:
 
     Otherwise, return an empty string.
     """
-    with suppress(AssertionError, ValueError, tf.errors.OpError):  # `Checkpoints._read` reports another model
+    with suppress(AssertionError, ValueError, tf.errors.OpError):  # `Checkpoints._read` reports a different model
         objects(copy).read(str(folder / PREFIX)).assert_consumed()
         return why_nonfinite(copy)
     return ""

@@ -38,7 +38,7 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until both processes handle SIGTERM
     if child := os.fork():  # no thread has started yet
         os._exit(attend(child, success))
-    with contextlib.suppress(AttributeError):  # only Linux ends a child with its parent
+    with contextlib.suppress(AttributeError):  # only Linux can stop a child when its parent exits
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGTERM, stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

@@ -81,7 +81,7 @@ class MultiWorkerMirrored(Strategy):
                 raise TrainerError(f"wrong world size: {size} devices joined instead of {mesh.data_size}; {cure}")
             world = World(cluster.rank, len(cluster.nodes), mesh, strategy)
             yield world
-            world.wait()  # if the chief exited first, the others would report a failure
+            world.wait()  # if the chief exited first, the other machines would report a failure
 
     def wrap(self, loop: Loop, state: State, world: World) -> "Mirrored":
         return Mirrored(self, loop, state, world)

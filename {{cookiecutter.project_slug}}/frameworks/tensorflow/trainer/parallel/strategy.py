@@ -49,7 +49,7 @@ class Spread(Protocol):
 
     loop: Loop
     communicating: Any  # seconds of the latest step in which the first device only communicated
-    seconds: float  # duration of the latest step
+    seconds: float  # the duration of the latest step
 
     def take(self, parts: Sequence[Batch]) -> Totals:
         """Run the next step on this machine's shares of the global batch.

@@ -121,7 +121,7 @@ class Reports(Reporter):
         self._job, self._strategy, self._world, self._spread = job, strategy, world, spread
         self._step, self._totals, self._reducers = state.step, 0.0, dict[str, float]()
         self._slowest = Slowest([node.name for node in job.cluster.nodes])
-        # The chief of parameter servers can't see the GPUs of the workers.
+        # The chief of parameter servers can't detect the workers' GPUs.
         flops = share_of_peak(job, world, example) if world.is_chief and strategy.computes else 0.0
         count = world.mesh.size
         super().__init__(

@@ -74,7 +74,7 @@ def must_join(processes: int) -> Iterator[None]:
     """
     from torch.distributed import distributed_c10d
 
-    # Every way to create a process group calls this function. A group that was destroyed leaves no other trace.
+    # Every method of creating a process group calls this function. A destroyed group doesn't leave any other trace.
     sizes, update = [1], distributed_c10d._update_default_pg
 
     def note(pg: distributed_c10d.ProcessGroup | None) -> None:

@@ -35,7 +35,7 @@ def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_GLOO_IFACE": agent["GLOO_SOCKET_IFNAME"],
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(timeout)),
-        # Only a name for the processes that share a machine. Local replicas would all have the same host name.
+        # A name for the processes that share a machine. Local replicas would all have the same hostname.
         "HOROVOD_HOSTNAME": f"replica-{agent['GROUP_RANK']}",
         "HOROVOD_RANK": agent["RANK"],
         "HOROVOD_SIZE": agent["WORLD_SIZE"],

@@ -49,7 +49,7 @@ class ServedNet:
 
     def __call__(self, inputs: tf.Tensor, training: bool, weights: Sequence[tf.Tensor] = ()) -> tf.Tensor:
         """Return the model's output with the given weights. By default, use the servers' current weights."""
-        # Workers process parts in no fixed order, so a resumed run can't repeat the random numbers of dropout.
+        # Workers don't process parts in a fixed order, so a resumed run can't repeat the random numbers of dropout.
         fixed = [tf.raw_ops.NonDeterministicInts(shape=[2]) if name == SEED else value for name, value in self._fixed]
         return self._net.stateless_call(weights or self.fetch(), fixed, inputs, training=training)[0]
 
