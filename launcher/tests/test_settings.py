@@ -68,7 +68,7 @@ MALFORMED = [
     (
         "a label of many words",
         GOOD + '[labels]\nteam = "a b"',
-        ['"a b" isn\'t a valid label value', "lower-case letters, digits"],
+        ['"a b" isn\'t a valid label value', "lowercase letters, digits"],
     ),
     ("a long label", GOOD + f'[labels]\nteam = "{"a" * 64}"', ["isn't a valid label value", "63 characters and"]),
     ("a number as a label", GOOD + "[labels]\nteam = 7", ['labels: "team": must be text; write team = "vision"']),
@@ -151,7 +151,7 @@ def test_typed_labels_have_a_key_and_a_value() -> None:
     with pytest.raises(FaultError) as caught:
         labels.typed(["team", "stage"])
     assert str(caught.value).splitlines() == [f"--label: {key} has no =; write KEY=VALUE" for key in ("team", "stage")]
-    with pytest.raises(FaultError, match=r'^--label: "Vision" isn\'t a valid label value; use lower-case '):
+    with pytest.raises(FaultError, match=r'^--label: "Vision" isn\'t a valid label value; use only lowercase '):
         labels.typed(["team=Vision"])
 
 

@@ -102,7 +102,7 @@ def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
     start = words.index("-m") if "-m" in words else -1
     is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
     if not is_module or not Path(words[0]).name.startswith("python"):
-        raise FaultError(f'the chief runs "{" ".join(words)}", which is not a Python module that can be described')
+        raise FaultError(f'the chief runs "{" ".join(words)}", but only a Python module can be described')
     return words[start:]
 
 
