@@ -1,7 +1,6 @@
 """Defines the project's commands as nox sessions. To list the sessions, run: nox -l.
 
-To run a session, use: nox -s NAME. Arguments after -- are passed to the session's tool. For example:
-nox -s tests -- -k cluster
+To run a session, use: nox -s NAME. Arguments after -- go to the session's tool: nox -s tests -- -k cluster
 """
 
 import sys
@@ -55,10 +54,7 @@ def check(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def plan(session: nox.Session) -> None:
-    """Print a job's cost, and whether reducers pay off.
-
-    Example: nox -s plan -- jobs/workers.yaml --step-seconds 0.2.
-    """
+    """Print a job's cost, and whether reducers pay off. Example: nox -s plan -- jobs/workers.yaml --step-seconds 0.2."""
     python(session, "-m", "vertex_launch", "plan", *(session.posargs or ["jobs/workers.yaml"]))
 
 

@@ -892,7 +892,7 @@ CASES = [
         "image-purpose",
         alone(ONE_L4, **{"containerSpec.imageUri": registry("pytorch-xla.2-4.py310:latest")}),
         alone(CPU, **{"containerSpec.imageUri": registry("pytorch-xla.2-4.py310:latest")}),
-        ("the machine has GPUs, but this image doesn't contain CUDA", "use an image for GPUs"),
+        ("the machine has GPUs, but this image doesn't contain CUDA", "use a GPU image"),
     ),
     Case(
         "image-purpose",

@@ -119,8 +119,9 @@ def test_a_job_with_an_empty_pool_is_taken_with_its_pools_as_flags(vertex: Servi
     words = [f"--{key}={','.join(container[key])}" for key in ("command", "args")]
     created = answer(vertex, *create, *(f"--worker-pool-spec={flag(pool)}" for pool in spec["workerPoolSpecs"]), *words)
     pools = [{**pool, "replicaCount": str(pool["replicaCount"])} if pool else {} for pool in spec["workerPoolSpecs"]]
-    for pool in pools:
+    for pool in filter(None, pools):
         pool.pop("diskSpec", None)  # no flag; what the file says is the default
+        pool["containerSpec"] |= {key: container[key] for key in ("command", "args")}  # one --command for all pools
     assert created["jobSpec"] == spec | {"workerPoolSpecs": pools}
     cancel(vertex, created["name"])
 

@@ -183,7 +183,7 @@ def test_its_machines_stay_what_they_are(vertex: Service, client: Client) -> Non
     resource = client.get_persistent_resource(name=created(vertex, "stays"))
     resource.resource_pools[0].machine_spec.machine_type = "n1-standard-16"
     with pytest.raises(
-        BadRequest, match="can't be changed; change only labels, displayName, or the replica counts of pools"
+        BadRequest, match="can't be changed; change only labels, displayName, and the replica counts of pools"
     ):
         client.update_persistent_resource(
             {"persistent_resource": resource, "update_mask": {"paths": ["resource_pools"]}}

@@ -113,7 +113,7 @@ def test_a_job_is_submitted_found_cancelled_and_deleted() -> None:
     found = aiplatform.CustomJob.list(filter='display_name="to cancel"', order_by="create_time desc")
     assert [one.resource_name for one in found] == [ours.resource_name]
     assert aiplatform.CustomJob.get(ours.resource_name).display_name == "to cancel"
-    with pytest.raises(BadRequest, match="cancel it"):
+    with pytest.raises(BadRequest, match="cancel the task"):
         ours.delete()
     ours.cancel()
     with pytest.raises(RuntimeError, match=r"code: 1\nmessage: .*cancelled"):
@@ -129,7 +129,7 @@ def test_a_wrong_job_is_refused_in_the_services_words() -> None:
     wrong = aiplatform.CustomJob(
         "wrong", worker_pool_specs=[{"machine_spec": {"machine_type": "n1-standard-8"}, "replica_count": 2}]
     )
-    with pytest.raises(BadRequest, match=r"jobSpec.workerPoolSpecs\[0\].replicaCount: must be 1"):
+    with pytest.raises(BadRequest, match=r"jobSpec.workerPoolSpecs\[0\].replicaCount: the value must be 1"):
         wrong.submit()
 
 

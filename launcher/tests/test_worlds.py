@@ -47,7 +47,7 @@ JOBS: Mapping[str, tuple[list[str], str]] = {
     "nobody is connected": (["hold()"] * 2, NOBODY),
     "one is left": (
         ["held = accept(1); hold()", "held = connect(); hold()", "hold()"],
-        "3 processes, 2 worlds: workerpool0-0 and workerpool1-0; workerpool1-1. No",
+        "3 processes, 2 worlds: workerpool0-0 and workerpool1-0; workerpool1-1. Th",
     ),
     "each comes to its own host name": (
         ["server = socket.create_server((hosts[rank], port)); held = connect(hosts[rank]), server.accept(); hold()"]

@@ -478,7 +478,7 @@ def web_access(vertex: Service) -> None:
     assert not job.web_access_uris
 
 
-@usage(f"{DOCS}: CustomJobSpec, enableDashboardAccess", absent="dashboards")
+@usage(f"{DOCS}: CustomJobSpec, enableDashboardAccess", absent="enableDashboardAccess")
 def dashboard(vertex: Service) -> None:
     """Request a dashboard of the chief."""
     job = {"display_name": "dashboard", "job_spec": {"worker_pool_specs": [HELLO], "enable_dashboard_access": True}}

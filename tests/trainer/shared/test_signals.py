@@ -53,6 +53,6 @@ def test_the_replica_that_was_told_to_end_is_named_by_all_others_whatever_proces
     others, own = (StoppedError(Cluster(nodes, name), 37, told=name != nodes[0].name, by=by) for name in NAMES)
     resume = "was asked to stop; after a restart, training resumes from this step"
     assert str(others) == f"workerpool0-0: saved step 37, because workerpool1-1 {resume}"
-    assert str(own) == f"workerpool1-1: saved step 37, because it {resume}"
+    assert str(own) == f"workerpool1-1: saved step 37, because this replica {resume}"
     assert others.event == own.event == {"saved": 37, "asked_to_stop": "workerpool1-1"}
     assert (others.exit_code, own.exit_code) == (75, 143)

@@ -200,7 +200,7 @@ class Buckets:
     def _place(self, part: Path, path: Path, name: str) -> None:
         if name.endswith("/"):
             if part.stat().st_size:
-                raise bad_request(f'The object "{name}" is a folder and can\'t contain bytes; remove the slash.')
+                raise bad_request(f'The object "{name}" is a folder and can\'t contain data; remove the slash.')
             path.mkdir(parents=True, exist_ok=True)
             part.unlink()
         else:

@@ -56,7 +56,10 @@ def test_a_machine_without_gpus_has_as_many_processes_as_a_copy_needs() -> None:
             {"strategy": "fsdp", "micro_batches": 5},
             "--micro-batches is 5, but must be at most the number of samples per process (--global-batch 96 / 24 = 4)",
         ),
-        ({"strategy": "fsdp", "global_batch": 8}, "--global-batch is 8, but must be at least one sample per process"),
+        (
+            {"strategy": "fsdp", "global_batch": 8},
+            "--global-batch is 8, but must be at least one sample per process (24)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], sentence: str) -> None:
