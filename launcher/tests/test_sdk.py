@@ -116,7 +116,7 @@ def test_a_job_is_submitted_found_cancelled_and_deleted() -> None:
     with pytest.raises(BadRequest, match="cancel the task"):
         ours.delete()
     ours.cancel()
-    with pytest.raises(RuntimeError, match=r"code: 1\nmessage: .*cancelled"):
+    with pytest.raises(RuntimeError, match=r"code: 1\nmessage: .*canceled"):
         ours.wait_for_completion()
     with pytest.raises(BadRequest, match="is in state JOB_STATE_CANCELLED and cannot be canceled"):
         ours.cancel()
