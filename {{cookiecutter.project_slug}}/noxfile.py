@@ -54,7 +54,7 @@ def check(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def plan(session: nox.Session) -> None:
-    """Print a job's cost, and whether reducers pay off. Example: nox -s plan -- jobs/workers.yaml --step-seconds 0.2."""
+    """Print a job's cost and whether reducers pay off. Example: nox -s plan -- jobs/workers.yaml --step-seconds 0.2."""
     python(session, "-m", "vertex_launch", "plan", *(session.posargs or ["jobs/workers.yaml"]))
 
 
