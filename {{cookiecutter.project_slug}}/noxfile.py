@@ -66,7 +66,7 @@ def local(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def emulate(session: nox.Session) -> None:
-    """Run a local Vertex AI for gcloud and the SDK until Ctrl-C. Example: nox -s emulate -- --capacity 64."""
+    """Run a local Vertex AI for gcloud and the SDK until you press Ctrl-C. Example: nox -s emulate -- --capacity 64."""
     python(session, "-m", "vertex_launch", "emulate", *session.posargs)
 
 
@@ -84,13 +84,13 @@ def lock(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def package(session: nox.Session) -> None:
-    """Package the trainer for jobs/prebuilt.yaml, and print how to copy the package to the bucket."""
+    """Package the trainer for jobs/prebuilt.yaml, and print how to copy it to the bucket."""
     python(session, "-m", "vertex_launch", "package")
 
 
 @nox.session(venv_backend="none")
 def setup(session: nox.Session) -> None:
-    """Create the Google Cloud resources for jobs, after a confirmation. To preview, run: nox -s setup -- --dry-run."""
+    """Create the Google Cloud resources for jobs after confirmation. To preview, run: nox -s setup -- --dry-run."""
     python(session, "-m", "vertex_launch", "setup", *session.posargs)
 
 

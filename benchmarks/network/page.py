@@ -87,5 +87,5 @@ def summary(rows: Sequence[Row]) -> str:
     return (
         f"Each vector has {cell.mib} MiB. "
         f"Each number is the median of {cell.repetitions - 1} repetitions after a warm-up. "
-        f"The largest error in {len(rows)} cells is {sent:.2f} % for bytes and {seconds:.1f} % for seconds.\n"
+        f"The largest error in the {len(rows)} rows is {sent:.2f}% for bytes and {seconds:.1f}% for seconds.\n"
     )

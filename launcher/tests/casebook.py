@@ -283,7 +283,7 @@ CASES = [
         ("5 pools are too many", "at most 4"),
     ),
     Case("pool-gap", {P1: {}, P2: SERVERS}, {P2: SERVERS}, ("workerPoolSpecs[1]", "gcloud rejects")),
-    Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "there is no pool after it", "remove")),
+    Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "no pool follows it", "remove")),
     Case("pool-replicas", {f"{P1}.replicaCount": 0, **NO_REDUCERS}, NO_REDUCERS, ("workerPoolSpecs[1]", "is 0")),
     Case("pool-replicas", {f"{P1}.replicaCount": -1, **NO_REDUCERS}, NO_REDUCERS, ("is -1",)),
     Case("pool-machine", alone(CPU, machineSpec=GONE), alone(CPU), ("machineSpec.machineType", "is missing")),
@@ -324,7 +324,7 @@ CASES = [
         "accelerator-fit",
         {f"{P1}.machineSpec": {"machineType": "a2-highgpu-8g"}},
         {},
-        ("doesn't specify these GPUs", "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 8"),
+        ("doesn't specify them", "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 8"),
     ),
     Case(
         "accelerator-fit",
@@ -434,7 +434,7 @@ CASES = [
         "region-words",
         alone(CPU),
         alone(CPU),
-        ("region: ", '"eu" from vertex.toml contains several regions', "jobs may not run in these locations"),
+        ("region: ", '"eu" from vertex.toml contains several regions', "jobs might not work in these locations"),
         settings=replace(SETTINGS, region="eu"),
     ),
     Case(
@@ -479,7 +479,7 @@ CASES = [
         "output-folder",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/../run"},
         {},
-        ('"gs://demo-data/../run"', "a part that isn't a filename"),
+        ('"gs://demo-data/../run"', "a path segment that isn't a filename"),
     ),
     Case(
         "output-folder",
@@ -491,7 +491,7 @@ CASES = [
         "gcs-mount",
         alone(H200, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
         alone(A100, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
-        ("machineSpec.machineType: /gcs may be missing on a3-ultragpu-8g", "an unconfirmed report of 2026-01-29"),
+        ("machineSpec.machineType: /gcs might be missing on a3-ultragpu-8g", "an unconfirmed report of 2026-01-29"),
     ),
     Case(
         "bucket-differs",
@@ -595,7 +595,7 @@ CASES = [
         "mount-network",
         {f"{P0}.nfsMounts": [SHARE]},
         {f"{P0}.nfsMounts": [SHARE], "pscInterfaceConfig": {"networkAttachment": "ours"}},
-        ("workerPoolSpecs[0].nfsMounts", "the job doesn't specify a network", "pscInterfaceConfig"),
+        ("workerPoolSpecs[0].nfsMounts", "the job doesn't specify one", "pscInterfaceConfig"),
     ),
     Case("ip-ranges", {"reservedIpRanges": ["ours"]}, {"reservedIpRanges": ["ours"], **NETWORK}, ("add network",)),
     Case(
@@ -686,7 +686,7 @@ CASES = [
         "reducer-plugin",
         {},
         {},
-        ("doesn't contain a LABEL with google-reduction-server",),
+        ("doesn't contain a LABEL that lists google-reduction-server",),
         project=replace(PROJECT, dockerfile="FROM scratch\n"),
     ),
     Case(
@@ -993,7 +993,7 @@ CASES = [
         started("torchrun", "--nproc-per-node=8", "train.py", "--epochs", "3"),
         started("torchrun", *TOLD, "train.py"),
         (
-            "containerSpec.command[0]: torchrun doesn't know the other machines",
+            "containerSpec.command[0]: torchrun isn't configured for the other machines",
             f"write torchrun {' '.join(TOLD)} --master-port=",
         ),
     ),
@@ -1014,7 +1014,7 @@ CASES = [
         Case("launcher-options", started("torchrun", *wrong, "train.py"), started("torchrun", *TOLD, "train.py"), words)
         for wrong, words in (
             (("--nnodes=2", *TOLD[:1], *TOLD[2:]), ("--nnodes is 2, but pools 0 and 1 have 4", "write --nnodes=$(W")),
-            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without a machine that starts",)),
+            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without machines that start",)),
             (("--nproc-per-node=4", *TOLD[1:]), ("--nproc-per-node is 4, but the machine has 8 GPUs",)),
             (("--node-rank=0", *TOLD[:2], *TOLD[3:]), ("--node-rank is 0 on 4 machines", "write --node-rank=$(RANK)")),
             (
@@ -1106,7 +1106,7 @@ CASES = [
         "flag-value",
         alone(CPU, **{"containerSpec.args": ["--anyway=true"]}),
         alone(CPU, **{"containerSpec.args": ["--no-anyway", "--steps=6"]}),
-        ('--anyway has the value "true", but doesn\'t accept a value', "write only --anyway or --no-anyway"),
+        ('--anyway has the value "true", but doesn\'t accept one', "write only --anyway or --no-anyway"),
     ),
     Case(
         "flag-unknown",
@@ -1220,7 +1220,7 @@ CASES = [
             (
                 {"parameterId": "anyway", "categoricalValueSpec": {"values": ["true", "false"]}},
                 RATE,
-                '--anyway has the value "true", but doesn\'t accept a value',
+                '--anyway has the value "true", but doesn\'t accept one',
             ),
         )
     ),

@@ -703,7 +703,9 @@ def test_a_job_without_curves_is_said_to_have_none(vertex: Service) -> None:
     code, _, err = said(vertex, "tensorboard", "flat")
     assert code == 1
     assert re.match(
-        r"job \d+ is SUCCEEDED and has no curves; the trainer must write curves to AIP_TENSORBOARD_LOG_DIR\n", err
+        r"job \d+ is SUCCEEDED and has no curves; "
+        r"trainers must write TensorBoard logs to AIP_TENSORBOARD_LOG_DIR\n",
+        err,
     )
 
 
@@ -831,7 +833,7 @@ def test_a_log_that_is_not_answered_is_said_to_be_asked_for_again(vertex: Servic
         ("nothing", "no job was stopped; to skip the confirmation, add --yes\n"),
         (
             "POST /v1/.*:cancel",
-            "the job may have been stopped; to check its state, run: python -m vertex_launch status ",
+            "the job might have been stopped; to check its state, run: python -m vertex_launch status ",
         ),
     ],
     ids=["looking", "asking", "stopping"],

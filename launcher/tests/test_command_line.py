@@ -136,7 +136,7 @@ def test_plan_gives_the_trainer_what_follows_two_dashes(described: Path) -> None
         ),
         (
             ["--apply"],
-            "--apply can't be combined with flags after --; add these flags to the args in the job file first",
+            "--apply can't be combined with flags after --; add them to the args in the job file first",
         ),
         (["--large"], "after a lone --, as in -- --large"),
     ],

@@ -207,8 +207,8 @@ def test_a_cell_may_hold_commas_quotes_and_line_ends(ours: Datasets, buckets: Pa
         ("gs://b/missing.csv", None, "gs://b/missing.csv isn't in the local buckets; upload the file"),
         ("gs://b/../../secret.csv", None, "isn't in the local buckets"),
         ("gs://b/file.csv", b"x,when\n", "is empty; add rows"),
-        ("gs://b/file.csv", b"x\n\xff\n", "gs://b/file.csv isn't a CSV file in UTF-8"),
-        ("gs://b/file.csv", b'x\n"open', "gs://b/file.csv isn't a CSV file in UTF-8"),
+        ("gs://b/file.csv", b"x\n\xff\n", "gs://b/file.csv isn't a valid UTF-8 CSV file"),
+        ("gs://b/file.csv", b'x\n"open', "gs://b/file.csv isn't a valid UTF-8 CSV file"),
     ],
 )
 def test_files_that_cannot_be_read_are_one_sentence(
@@ -389,7 +389,7 @@ def test_a_dataset_is_updated_and_keeps_the_services_label(vertex: Service) -> N
     status, answer = vertex.call("PATCH", f"/v1/{dataset.resource_name}?updateMask=metadataSchemaUri", {})
     assert (status, answer["error"]["message"].partition(";")[0]) == (
         400,
-        "updateMask: a dataset's metadataSchemaUri can't change",
+        "updateMask: a dataset's metadataSchemaUri can't be changed",
     )
 
 

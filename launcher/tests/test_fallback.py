@@ -74,7 +74,7 @@ def test_a_job_that_finds_no_machines_is_cancelled_before_the_next_region_gets_i
     ]
     first, second = (vertex.get(name) for name in re.findall(r"^sent: (\S+)", said, re.MULTILINE))
     assert first["endTime"] <= second["createTime"]  # never two at once
-    assert "large.yaml in us-central1: the job hasn't started after 20 s; the job's state is CANCELLED" in said
+    assert "large.yaml in us-central1: the job hasn't started after 20 s; its state is CANCELLED" in said
     assert re.search(r"sending large\.yaml in us-east1: \$[\d.]+ per hour", said)
     assert "trained" in said
 
@@ -84,7 +84,7 @@ def test_other_machines_are_tried_after_all_regions_of_the_first(vertex: Service
     code, said = submit(vertex, "large.yaml", *flags)
     assert code == 4, said
     assert jobs(vertex) == [("us-central1", "large", "CANCELLED"), ("us-central1", "small", "CANCELLED")]
-    assert "no job has started, and no job is still waiting" in said
+    assert "no job has started, and none is still waiting" in said
 
 
 def test_a_job_that_is_not_followed_is_found_again_in_its_region(vertex: Service) -> None:
@@ -117,7 +117,7 @@ def test_ctrl_c_leaves_the_job_that_waits_and_sends_no_other(vertex: Service, tm
 def test_a_time_that_is_none_is_refused(tmp_path: Path, wait: str) -> None:
     done = launch(tmp_path, "submit", "large.yaml", "--wait", wait)
     assert done.returncode == 2
-    assert "use, for example, 90s, 20m or 1.5h" in done.stderr
+    assert "use, for example, 90s, 20m, or 1.5h" in done.stderr
 
 
 def test_a_capacity_that_is_none_is_refused(tmp_path: Path) -> None:

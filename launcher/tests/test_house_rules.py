@@ -211,7 +211,7 @@ REMOVE = "fix the error, or remove module from [rules] in vertex.toml"
         ),
         ("x = [\n", f":1: this file can't be imported (SyntaxError: '[' was never closed); {REMOVE}"),
         ("import sys\nsys.exit()\n", f":2: this file can't be imported (SystemExit); {REMOVE}"),
-        ("x = 1\n", ": this file doesn't declare a rule; decorate a function that yields findings with @rule(...)"),
+        ("x = 1\n", ": this file doesn't declare a rule; use @rule(...) to decorate a function that yields findings"),
         (declared('yield {}["team"]'), f":7: the rule house-a failed (KeyError: 'team'); {MEND}"),
         (declared("pass"), f": the rule house-a failed (TypeError: 'NoneType' object is not iterable); {MEND}"),
         (

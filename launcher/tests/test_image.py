@@ -165,8 +165,8 @@ def test_another_word_is_refused(folder: Path) -> None:
     words = recorded(folder, "docker")
     done = image(folder, "gpu")
     assert done.returncode == 1
-    cure = "put options of docker build after a lone --, as in -- --build-arg A=1"
-    assert done.stderr == f"gpu isn't cpu, push or cloud; {cure}\n"
+    cure = "put docker build options after a lone --, as in -- --build-arg A=1"
+    assert done.stderr == f"gpu isn't cpu, push, or cloud; {cure}\n"
     assert not words.exists()
 
 

@@ -64,7 +64,7 @@ def test_a_run_gives_replicas_of_the_shell_what_is_needed_or_named(tmp_path: Pat
     run = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=240)
     assert run.returncode == 0, run.stderr
     told = [line for line in run.stderr.splitlines() if "warning" not in line]
-    assert told == ["NOT_HERE can't be passed to replicas because this shell doesn't set the variable; export it first"]
+    assert told == ["NOT_HERE can't be passed to replicas because this shell doesn't set it; export it first"]
     (log,) = (tmp_path / ".vertex/jobs").glob("*/workerpool0-0.log")
     arguments, seen = json.loads(log.read_text())
     assert arguments == ["$(PASSED)"]  # only what job and service set can be referred to

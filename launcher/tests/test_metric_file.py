@@ -77,7 +77,7 @@ def test_blank_lines_and_other_metrics_are_no_fault(path: Path) -> None:
     assert (file.read(ended=True), file.fault) == ([], "")
 
 
-NOT_NAMED = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE, and files in /tmp/hypertune don't count"
+NOT_NAMED = "the chief didn't write to CLOUD_ML_HP_METRIC_FILE, and files in /tmp/hypertune are ignored"
 
 
 @pytest.mark.parametrize(

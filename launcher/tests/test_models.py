@@ -238,9 +238,9 @@ def test_a_model_is_updated_in_all_versions_and_a_version_alone(vertex: Service)
 @pytest.mark.parametrize(
     ("name", "mask", "body", "words"),
     [
-        ("@1", "displayName", {"displayName": "x"}, "a version's displayName can't change; use versionDescription"),
-        ("", "versionDescription", {}, "a model's versionDescription can't change; use displayName"),
-        ("", "artifactUri", {}, "a model's artifactUri can't change"),
+        ("@1", "displayName", {"displayName": "x"}, "a version's displayName can't be changed; use versionDescription"),
+        ("", "versionDescription", {}, "a model's versionDescription can't be changed; use displayName"),
+        ("", "artifactUri", {}, "a model's artifactUri can't be changed"),
         ("", "color", {}, 'updateMask: "color" isn\'t a field of'),
         ("", "displayName", {}, "displayName: is missing"),
         ("", "labels", {"labels": {"Team": "x"}}, "labels"),

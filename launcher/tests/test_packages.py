@@ -211,7 +211,7 @@ def test_a_package_that_pip_refuses_is_one_sentence_with_pips_reason(
     (sentence,) = str(caught.value).splitlines()
     assert sentence.startswith("job.yaml: workerPoolSpecs[0].pythonPackageSpec: pip can't install p-1.zip: ")
     assert reason in sentence
-    assert sentence.endswith(f"fix the package. For the full output of pip, see {buckets.parent / 'run/pip.log'}")
+    assert sentence.endswith(f"fix the package. For pip's full output, see {buckets.parent / 'run/pip.log'}")
 
 
 def test_the_sdks_shell_command_installs_for_its_replica_alone(

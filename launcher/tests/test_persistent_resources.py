@@ -146,7 +146,7 @@ def test_it_reboots_only_while_no_job_runs_there(vertex: Service, client: Client
     name = created(vertex, "reboots")
     running = job(vertex, "reboots")
     vertex.wait(running, "RUNNING")
-    with pytest.raises(BadRequest, match=r"a job runs on .*/reboots; cancel the job, or wait until the job ends"):
+    with pytest.raises(BadRequest, match=r"a job is running on .*/reboots; cancel the job, or wait until it ends"):
         client.reboot_persistent_resource(name=name)
     cancelled(vertex, running)
     assert client.reboot_persistent_resource(name=name).result(timeout=DEADLINE).name == name

@@ -187,7 +187,7 @@ def test_data_that_is_not_there_fails_the_pipeline_before_a_job_starts(service: 
 def test_a_cancelled_pipeline_takes_its_job_with_it(service: Service) -> None:
     name = service.pipelines.create(PARENT, pipeline(WAIT))["name"]
     running = service.reached(name, lambda one: one["state"] == "PIPELINE_STATE_RUNNING")
-    with pytest.raises(ApiError, match="cancel the task, and wait until the task ends"):
+    with pytest.raises(ApiError, match="cancel the task, and wait until it ends"):
         service.pipelines.delete(name)
     service.pipelines.cancel(name)
     ended = service.ended(name)

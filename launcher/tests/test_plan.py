@@ -867,14 +867,14 @@ def test_price_and_quota_depend_on_the_machines_alone(tmp_path: Path) -> None:
         ),
         (
             ("jobs/workers.yaml", "--chart", "no/x.png", *GIVEN),
-            "no/x.png: the folder no doesn't exist; create this folder first",
+            "no/x.png: the folder no doesn't exist; create it first",
         ),
         (("jobs/workers.yaml", "--chart", "x.png", *GIVEN), "the chart requires the trainer's batch size"),
         (("jobs/single.yaml", "--step-seconds", "0"), "--step-seconds is 0; use a finite number above 0"),
         (("jobs/workers.yaml", "--step-seconds", "inf"), "--step-seconds is inf; use a finite number above 0"),
         (("jobs/workers.yaml", "--gradient-bytes", "nan"), "--gradient-bytes is nan; use a finite number above 0"),
         (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; use a fraction from 0.01 to 1"),
-        (("jobs/single.yaml", "--apply", *GIVEN), "reducers don't pay off; the job doesn't need a pool 2"),
+        (("jobs/single.yaml", "--apply", *GIVEN), "reducers don't pay off; the job doesn't need pool 2"),
         (("jobs/no.yaml",), "jobs/no.yaml: error: the file doesn't exist"),
         (
             ("jobs/workers.yaml", "--chart", "x.png"),

@@ -441,7 +441,7 @@ FAULTS = [
     (
         parameter('parameterId: x, integerValueSpec: {minValue: 0, maxValue: "9007199254740993"}'),
         "parameters[0].integerValueSpec",
-        "lose digits",
+        "lose precision",
     ),
     (
         parameter("parameterId: x, categoricalValueSpec: {}"),
@@ -644,7 +644,7 @@ def test_a_search_whose_trials_all_measure_the_same_says_that_flags_may_not_arri
     search = start(REPORTS.format(value), maxTrialCount=2, parallelTrialCount=2)
     said, _ = search.communicate(timeout=240)
     assert search.returncode == 0
-    words = "all 2 trials measured exactly the same loss, 0.25. The flags of the trials may not reach the program. If "
+    words = "all 2 trials measured exactly the same loss, 0.25. The trial flags might not reach the program. If "
     assert said.splitlines()[-1].startswith(words) == alike
 
 
@@ -732,7 +732,7 @@ def test_a_search_does_not_begin_in_the_output_folder_of_something_else(
 ) -> None:
     (tmp_path / ".vertex/gcs/b/run/model").mkdir(parents=True)
     _, refused = finish(start("", maxTrialCount=2, parallelTrialCount=1))
-    told = ".vertex/gcs/b/run contains the output of a run that isn't tuning job tuning"
+    told = ".vertex/gcs/b/run contains the output of a run other than tuning job tuning"
     assert refused.splitlines()[-1] == f"tuning.yaml: {told}; to delete that output, add --fresh"
 
 

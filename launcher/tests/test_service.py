@@ -317,7 +317,7 @@ def test_lists_are_filtered_ordered_and_paged(vertex: Service) -> None:
 def test_a_command_that_a_client_made_letters_of_is_refused(vertex: Service) -> None:
     status, answer = vertex.call("POST", JOBS, custom_job(*"trainer.task"))
     assert status == 400
-    assert 'split the string "trainer.task" into a list of its letters' in answer["error"]["message"]
+    assert 'split the string "trainer.task" into a list of single characters' in answer["error"]["message"]
 
 
 def test_cloud_logging_has_the_lines(vertex: Service) -> None:

@@ -74,7 +74,7 @@ MALFORMED = [
     ("a number as a label", GOOD + "[labels]\nteam = 7", ['labels: "team": must be text; write team = "vision"']),
     ("a label with a dot", GOOD + '[labels]\ncost.center = "7"', ['labels: "cost": must be text; write cost = ']),
     ("many labels", GOOD + "[labels]\n" + "".join(f'l{i} = ""\n' for i in range(65)), ["have 65 labels", "at most 64"]),
-    ("a machine half told", GOOD + "[machines.c9-standard-8]\nvcpus = 8", ["is a new type", "memory_gb and gbps"]),
+    ("a machine half told", GOOD + "[machines.c9-standard-8]\nvcpus = 8", ["is a new type", "memory_gb, and gbps"]),
     (
         "a machine of strange keys",
         GOOD + "[machines.n1-highcpu-16]\ncpu = 8",

@@ -261,7 +261,7 @@ region = "us-central1"
 def test_a_file_that_cannot_be_changed_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "vertex.toml").write_text('project = """p"""\n')
     old = Settings("p", "us-central1", "b", "i")
-    with pytest.raises(FaultError, match=r"vertex.toml: this file can't be changed automatically; write project"):
+    with pytest.raises(FaultError, match=r"vertex.toml: this file can't be changed automatically; set project"):
         [*changed(tmp_path / "vertex.toml", tmp_path, old, replace(old, project="q"))]
 
 

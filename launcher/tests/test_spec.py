@@ -140,7 +140,7 @@ MALFORMED = [
         "workerPoolSpecs: {replicaCount: 1}",
         [
             "workerPoolSpecs: must be a list, not a mapping; "
-            "begin the item with a dash, because only gcloud accepts an item without a dash"
+            "begin the item with a dash, because only gcloud accepts an item without one"
         ],
     ),
     ("pools missing", "workerPoolSpecs:\n", ["workerPoolSpecs: must be a list, not nothing"]),

@@ -149,8 +149,8 @@ def test_a_uri_taken_for_a_path_is_named(project: Path, start: str) -> None:
         (
             "unfinished.rename(unfinished.with_name('1'))",
             "OSError: [Errno 24] Too many open files",
-            "can't rename a folder with files in a bucket without hierarchical namespace (the default of gcsfuse, "
-            "probably also on Vertex AI). Write files with their final names, and then a file that marks these files "
+            "can't rename a nonempty folder in a bucket without a hierarchical namespace (the gcsfuse default, "
+            "probably also on Vertex AI). Write files under their final names, and then write a file that marks them "
             "as complete",
         ),
         (

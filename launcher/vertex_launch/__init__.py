@@ -1,7 +1,7 @@
 """Runs job files locally or on Vertex AI.
 
 The Python API is the function `replicas`, which returns the command and environment variables of each replica. All
-other features are available only as commands.
+other features are available only on the command line.
 """
 
 from pathlib import Path

@@ -37,7 +37,7 @@ class Finding:
         return f"{self.place}: {self.sentence}" if self.place else self.sentence
 
     def below(self, place: str) -> "Finding":
-        """Return the finding with `place` added before its location, for a document that contains the original one."""
+        """Return the finding with `place` prepended to its location, for a document that contains the original one."""
         return replace(self, place=f"{place}.{self.place}" if self.place else place)
 
 
@@ -45,9 +45,9 @@ Findings = Iterator[Finding]
 
 
 class FaultError(ValueError):
-    """An exception for errors in the user's input. Each line of its message has one error, prefixed with the filename.
+    """An exception for errors in the user's input. Each line of its message is one error, prefixed with the filename.
 
-    If an argument is a string, the string becomes a finding without a location.
+    If an argument is a string, it becomes a finding without a location.
     """
 
     def __init__(self, *findings: Finding | str, file: Path | str = "") -> None:
@@ -70,7 +70,7 @@ def start(file: Path | str, line: int) -> str:
 
 
 def nearest(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
-    """Return the candidate that is most similar to `word`. Ignore case, hyphens and underscores.
+    """Return the candidate that is most similar to `word`. Ignore case, hyphens, and underscores.
 
     If the similarity of all candidates is below `least`, on a scale from 0 to 1, return "".
     """
@@ -114,7 +114,7 @@ def not_installed(library: str, place: str) -> Findings:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file. Raises FaultError if the file is larger than 1 MiB, unreadable or not UTF-8."""
+    """Return the text of a UTF-8 file. Raises FaultError if the file is larger than 1 MiB, unreadable, or not UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_LIMIT + 1)
@@ -135,7 +135,7 @@ def read_text(path: Path) -> str:
 def letters(word: str) -> str:
     """Return a name in lowercase without hyphens and underscores.
 
-    The returned name is the same for camelCase, snake_case and gcloud's spelling.
+    The returned name is the same for camelCase, snake_case, and gcloud's spelling.
     """
     return word.replace("-", "").replace("_", "").casefold()
 

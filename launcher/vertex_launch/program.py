@@ -1,4 +1,4 @@
-"""The name of this program in messages: the script or the module that the user started."""
+"""The program name in messages: the script or module that the user started."""
 
 import sys
 from collections.abc import Sequence

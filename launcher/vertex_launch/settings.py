@@ -1,4 +1,4 @@
-"""Reads settings such as the project, the region and the image from flags, vertex.toml and environment variables."""
+"""Reads settings such as the project, region, and image from flags, vertex.toml, and environment variables."""
 
 import json
 import math
@@ -75,7 +75,7 @@ class Settings:
         return f"aiplatform.{self.region}.rep.googleapis.com" if several else f"{self.region}-aiplatform.googleapis.com"
 
     def origin(self, key: str) -> str:
-        """Return the origin of a setting's value, such as vertex.toml, --region or VERTEX_REGION."""
+        """Return the origin of a setting's value, such as vertex.toml, --region, or VERTEX_REGION."""
         return self.origins.get(key, OWN)
 
 
@@ -186,7 +186,7 @@ def _of_table(key: str, value: Any) -> Findings:
 def _of_variable(name: str) -> Findings:
     if not VARIABLE.fullmatch(name):
         fault = f'"{name}" is not a valid variable name'
-        yield Finding("env", fault, "use only letters, digits and _, and start the name with a letter or _")
+        yield Finding("env", fault, "use only letters, digits, and _, and start the name with a letter or _")
     elif CONTRACT.fullmatch(name):
         yield Finding("env", f"only the service can set {name}", "remove it")
 
@@ -215,7 +215,7 @@ def _of_machine(name: str, row: Mapping[str, Any]) -> Findings:
             cure = "write gpus = {NVIDIA_L4 = [1, 2]}"
             yield Finding("machines", f'"{name}": gpus must contain lists of counts', cure)
     if name not in catalog.standard().machines and not row.keys() >= {"vcpus", "memory_gb", "gbps"}:
-        yield Finding("machines", f'"{name}" is a new type', "set its vcpus, memory_gb and gbps")
+        yield Finding("machines", f'"{name}" is a new type', "set its vcpus, memory_gb, and gbps")
 
 
 def _is_amount(value: Any) -> bool:

@@ -17,14 +17,14 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 HEAD = """\
 # How jobs handle faults
 
-`nox -s faults` generates this page. {kept} of {count} test cases meet the guarantee for jobs with faults. Each test
+`nox -s faults` generates this page. In {kept} of {count} test cases, jobs with faults meet the guarantee. Each test
 case is a job that trains for 60 steps and saves a checkpoint every {interval} steps. The
-[`--fault`](../launcher/docs/rehearse.md) flag simulates a fault in one replica. If the job fails, the test runs the job
+[`--fault`](../launcher/docs/rehearse.md) flag simulates a fault in one replica. If the job fails, the test runs it
 again without the fault.
 
 The guarantee consists of four rules:
 
-- No job hangs. If a job runs for {deadline} s, the test treats the job as hanging.
+- No job hangs. If a job runs for {deadline} s, the test treats it as hung.
 - No job fails silently.
 - The launcher names the faulty replica within {named_in} s of the fault. The name is in the first lines that the
   launcher prints after the job ends.
@@ -34,16 +34,16 @@ Some faults change the project's code on one replica (`tests/matrix/changes.py`)
 
 - `hangs-...` makes one of the replica's processes hang in a function.
 - `another-...` and `a-sample-less` change the replica's data or state. Without a check in the trainer, a job with this
-  fault would continue, but the job's result would be wrong.
+  fault would continue, but its result would be wrong.
 
-The tests don't make a TensorFlow chief hang while the chief writes a checkpoint, because the other replicas would then
-wait for a day.
+The tests don't make a TensorFlow chief hang while it writes a checkpoint, because the other replicas would then wait
+for a day.
 
 The trainer's tests cover faults that `--fault` can't simulate:
 
 - NaN and infinite values (`test_nonfinite.py`)
 - two jobs with the same output folder (`test_lease.py`)
-- missing, changed or damaged shards (`test_fingerprint.py`, `test_damage.py`)
+- missing, changed, or damaged shards (`test_fingerprint.py`, `test_damage.py`)
 - full or read-only folders (`test_writable.py`, `test_lost_reports.py`)
 - twenty kills at random steps (`test_random_kills.py`)
 

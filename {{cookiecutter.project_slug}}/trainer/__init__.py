@@ -1,4 +1,4 @@
-"""The training program, which reads CLUSTER_SPEC and flags, trains a model, and exports the model."""
+"""The training program, which reads CLUSTER_SPEC and flags, trains a model, and exports it."""
 
 from absl import logging
 

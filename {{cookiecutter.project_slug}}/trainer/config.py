@@ -1,8 +1,8 @@
 """Declares a run's flags in one dataclass, with one flag per field.
 
 A flag's name is the field's name with dashes. Example: `--global-batch 192 --steps 2000`. The files trainer/data.py and
-trainer/model.py declare the flags of the data and the model. Each strategy's file in trainer/parallel/ declares the
-strategy's own flags. If data.py or model.py repeats a field of LoopFlags, the default in that file takes precedence.
+trainer/model.py declare the data and model flags. Each strategy's file in trainer/parallel/ declares that strategy's
+flags. If data.py or model.py repeats a field of LoopFlags, the default in that file takes precedence.
 """
 
 import math
@@ -45,21 +45,21 @@ class LoopFlags:
     """Number of samples per step across all processes. The loss curve doesn't depend on the number of processes."""
     micro_batches: int = 1
     """Number of micro-batches into which each process splits its batch.
-    Increase this number if a batch doesn't fit in memory."""
+    Increase it if a batch doesn't fit in memory."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the forward pass. The value auto selects bfloat16 on GPUs that support bfloat16.
-    Weights and gradients are always float32."""
+    """Data type of the forward pass. The value auto selects bfloat16 on GPUs that support it. Weights and gradients are
+    always float32."""
     learning_rate: float = 2e-3
     """Peak learning rate, after a linear warm-up and before a cosine decay to zero."""
     warmup: int = 50
-    """Number of warm-up steps. If the run has fewer steps, the run ends during the warm-up."""
+    """Number of warm-up steps. If the run has fewer steps, it ends during the warm-up."""
     weight_decay: float = 0.05
     """Decoupled weight decay of the weight matrices (AdamW)."""
     clip: float = 1.0
     """Maximum global norm of the gradient."""
     skip_nonfinite: int = 0
     """Maximum number of steps to skip because the gradient norm is NaN or infinite.
-    If this number is exceeded, the run fails."""
+    If more steps must be skipped, the run fails."""
     seed: int = 0
     """Seed for the initial weights and the order of the data."""
     log_every: int = 50
@@ -75,7 +75,7 @@ class LoopFlags:
     """Number of latest checkpoints to keep."""
     data_processes: int = 0
     """Number of processes per GPU that prepare batches.
-    If the number is 0, threads prepare the batches, but Python runs only one thread at a time."""
+    If it is 0, threads prepare the batches, but Python runs only one thread at a time."""
     anyway: bool = False
     """Continue even if shards are missing or replicas have diverged.
     Also continue if the data, flags, or code differ from the checkpoint or from other replicas."""
@@ -95,7 +95,7 @@ class LoopFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ModelFlags, LoopFlags):
-    """Train the model in trainer/model.py on the data in trainer/data.py.
+    """Train the model from trainer/model.py on the data from trainer/data.py.
 
     To print the required resources as a JSON object without training, run `python -m trainer.describe` with the same
     flags.
@@ -103,7 +103,7 @@ class Config(ModelFlags, LoopFlags):
 
 
 def findings(config: Config) -> Iterator[str]:
-    """Yield an error phrase with the flag's name for each invalid value."""
+    """Yield an error message with the flag's name for each invalid value."""
     if "inputs" not in (names := data.Batch._fields):
         yield (
             f"trainer/data.py: Batch has {', '.join(names)}, but not `inputs`;"
@@ -129,8 +129,7 @@ def findings(config: Config) -> Iterator[str]:
 def of_model(config: ModelFlags) -> dict[str, str]:
     """Return the model's own flags.
 
-    The shapes of the weights don't determine all of these flags. For example, the shapes don't determine the number of
-    heads.
+    The shapes of the weights don't determine all of these flags. For example, they don't determine the number of heads.
     """
     of_data = {field.name for field in fields(DataFlags)}
     return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}

@@ -1,1 +1,1 @@
-"""The commands of vertex-launch. Each command reads flags and settings, calls other modules, and prints results."""
+"""The vertex-launch commands. Each command reads flags and settings, calls other modules, and prints results."""

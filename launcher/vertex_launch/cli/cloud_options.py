@@ -1,4 +1,4 @@
-"""The options that are shared by all commands that send requests to Vertex AI."""
+"""Options shared by all commands that send requests to Vertex AI."""
 
 import contextlib
 import os
@@ -16,12 +16,12 @@ from vertex_launch.cloud.service import PAGE_SIZE, Service, connect, require_loc
 from vertex_launch.job.job_resource import Resource
 from vertex_launch.settings import Settings, for_local, require
 
-MEANING = "The job's ID, name or job file. A name or a job file selects the newest job with that name"
+MEANING = "The job's ID, name, or job file. A name or a job file selects the newest job with that name"
 BRIEF_SECONDS = 3.0  # request timeout for shell completion
 
 
 def sent_jobs(asked: CompletionContext) -> list[str]:
-    """Return the names of recent jobs that start with the typed text.
+    """Return the recent job names that start with the typed text.
 
     If the service doesn't respond, return an empty list.
     """
@@ -42,7 +42,7 @@ class CloudOptions(ProjectOptions):
     """
 
     def where(self) -> tuple[Settings, str]:
-        """Return the settings and the URL of the local Vertex. If the command uses Google Cloud, the URL is ""."""
+        """Return the settings and the local Vertex's URL. If the command uses Google Cloud, the URL is empty."""
         settings, endpoint = self.settings(), os.environ.get("VERTEX_ENDPOINT", "")
         if endpoint:
             require_local(endpoint)
@@ -52,7 +52,7 @@ class CloudOptions(ProjectOptions):
 
     @contextlib.contextmanager
     def cloud(self) -> Iterator[Service]:
-        """Yield the service. Convert errors from Google Cloud in the `with` block into messages with a fix."""
+        """Yield the service. In the `with` block, convert Google Cloud errors into messages that suggest a fix."""
         settings, endpoint = self.where()
         with google_errors(settings):
             yield connect(settings, endpoint)
@@ -64,6 +64,6 @@ class SentJobOptions(CloudOptions):
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:
-        """Yield the service and the selected job. Convert errors from Google Cloud, like the `cloud` method."""
+        """Yield the service and the selected job. Convert Google Cloud errors as the `cloud` method does."""
         with self.cloud() as service:
             yield service, jobs.find(service, self.job)

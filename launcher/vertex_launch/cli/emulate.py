@@ -86,9 +86,9 @@ class EmulateOptions(LocalOptions):
 
 
 def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """Return the number of replicas that can run simultaneously, in total and by region.
+    """Return the maximum number of replicas that can run simultaneously, both in total and per region.
 
-    Raises FaultError if a value of `--capacity` isn't valid.
+    Raises FaultError if a `--capacity` value isn't valid.
     """
     everywhere, regions = Options.capacity, dict[str, int]()
     for word in words:
@@ -103,7 +103,7 @@ def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
 
 
 def disturb(state_dir: Path, action: Action, job: str, replica: str, seconds: float) -> None:
-    """Ask the local Vertex whose state is in `state_dir` to simulate a failure of a replica.
+    """Ask the local Vertex whose state is in `state_dir` to simulate a replica failure.
 
     Raises FaultError if the request fails.
     """

@@ -1,4 +1,4 @@
-"""Follows a job in the terminal, and prints its states, the output of its replicas, its progress and its result.
+"""Follows a job in the terminal and prints its state changes, replica output, progress, and result.
 
 The `logs` command follows a job that was submitted earlier.
 """
@@ -46,7 +46,7 @@ Wanted = Callable[[Line], object]
 class LogsOptions(SentJobOptions):
     follow: Annotated[bool, Parameter(alias="-f", help="Follow the log until the job ends.")] = False
     since: Annotated[
-        str, Parameter(metavar="TIME", help="Print lines since 10m, 2h or 1d ago, or a date and time.")
+        str, Parameter(metavar="TIME", help="Print only lines since this time: 10m, 2h, or 1d ago, or a date and time.")
     ] = ""
     replica: Annotated[
         str, Parameter(metavar="NAME", help="Print only the lines of this replica, such as workerpool0-0.")
@@ -103,7 +103,7 @@ def part(pattern: str) -> str:
 
 
 def earliest(text: str, now: datetime) -> datetime | None:
-    """Return the time that the value of --since specifies. If the value is empty, return None.
+    """Return the time that --since specifies. If the value is empty, return None.
 
     Raises FaultError if the value isn't a valid time.
     """
@@ -120,7 +120,7 @@ def follow_to_end(
 ) -> int:
     """Print a job's events until the job ends, and return the exit code for the job's final state.
 
-    If the user presses Ctrl-C, the job continues, and this function prints the command that follows the job again. If
+    If the user presses Ctrl-C, the job continues, and this function prints the command that resumes following it. If
     `as_json` is true, print only JSON lines to stdout, and print all other output to stderr.
     """
     job: Resource = {"name": name}
@@ -176,7 +176,7 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
 class Screen(Progress):
     """The terminal output: log lines, and a progress bar below the log lines.
 
-    Before the first step, the job's state and times are shown instead of the progress bar.
+    Before the first step, the job's state, wait time, and run time are shown instead of the progress bar.
     """
 
     def __init__(self, output: Console, as_json: bool) -> None:
@@ -193,7 +193,7 @@ class Screen(Progress):
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
     def move(self, steps: events.Steps, cost: str) -> None:
-        """Update the progress bar. If `steps` doesn't contain a metric, keep the previous metric."""
+        """Update the progress bar. If `steps` doesn't contain a metric, keep the previous one."""
         metric = steps.metric or (self.tasks[0].fields["metric"] if self.tasks else "")
         bar: dict[str, Any] = {"completed": steps.done, "total": steps.total, "metric": metric, "cost": cost}
         self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
@@ -222,13 +222,13 @@ def times(job: Resource) -> list[str]:
 
 
 def so_far(job: Resource, service: Service) -> str:
-    """Return the cost of a job so far, such as `about $1.20`. If a price is unknown, return ""."""
+    """Return a job's cost so far, such as `about $1.20`. If a price is unknown, return ""."""
     cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
     return f"about {usd(cost.usd)}{' in the cloud' if service.endpoint else ''}" if cost else ""
 
 
 def print_cause(service: Service, job: Resource) -> None:
-    """Print the service's message on why a job failed.
+    """Print the service's message that explains why a job failed.
 
     If the message doesn't contain a traceback, also print the last error lines of the replica that failed first.
     """
@@ -244,7 +244,7 @@ def print_cause(service: Service, job: Resource) -> None:
 
 
 def detached(service: Service, name: str) -> str:
-    """Return a message with the commands that follow and stop a job that continues to run."""
+    """Return a message with the commands to follow or stop a job that is still running."""
     id = id_of(name)
     return (
         f"\nthe job continues; follow it with: {command(service, 'logs', id, '--follow')}\n"

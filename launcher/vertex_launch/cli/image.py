@@ -1,8 +1,8 @@
-"""The `image`, `lock` and `package` commands, which build an image, lock package versions and build a source package.
+"""The `image`, `lock`, and `package` commands, which build an image, lock package versions, and build a package.
 
-The `image` command builds the image on this machine or with Cloud Build. The `package` command builds a source package
-for a pythonPackageSpec, and Google's images install this package. The folder's pyproject.toml defines the contents of
-the package, and setuptools builds the package.
+The `image` command builds the image on this machine or with Cloud Build. For a pythonPackageSpec, the `package` command
+builds the source distribution that Google's images install. The folder's pyproject.toml defines the contents of the
+package, and setuptools builds it.
 """
 
 import importlib.util
@@ -40,7 +40,7 @@ HELP = (
     "cpu, push, cloud, or docker build options without spaces, such as --no-cache. Put other options after a lone --."
 )
 NO_ENGINE = "neither docker nor podman is installed on this machine; to build with Cloud Build, add the argument cloud"
-NO_KIND = "{} isn't cpu, push or cloud; put options of docker build after a lone --, as in -- --build-arg A=1"
+NO_KIND = "{} isn't cpu, push, or cloud; put docker build options after a lone --, as in -- --build-arg A=1"
 
 REQUIREMENTS = Path("requirements")
 # The image's platform, and the oldest Python of projects. The same versions work with Ubuntu's newer Python.
@@ -104,7 +104,7 @@ def build_here(build: Build, push: bool) -> None:
 
 
 def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
-    """Return labels from the built image as options of `docker build`.
+    """Return the built image's labels as `docker build` options.
 
     If the image wasn't built from the template's Dockerfile, return an empty list.
     """
@@ -118,12 +118,12 @@ def printed_labels(engine: str, words: Sequence[str]) -> list[str]:
 @dataclass(frozen=True)
 class LockOptions:
     words: Annotated[
-        list[str] | None, Parameter(help="Options of uv pip compile, such as --upgrade.", allow_leading_hyphen=True)
+        list[str] | None, Parameter(help="Options for uv pip compile, such as --upgrade.", allow_leading_hyphen=True)
     ] = None
     _: KW_ONLY
     passed: Passed = ()
     custom_compile_command: Annotated[
-        str, Parameter(metavar="COMMAND", help="The command to show in the headers of the lock files.")
+        str, Parameter(metavar="COMMAND", help="The command shown in the lock file headers.")
     ] = f"{program.SCRIPT} lock"
 
     def act(self) -> None:
@@ -143,10 +143,10 @@ def resolve(name: str, *words: str) -> None:
 
 
 def call(*words: str) -> None:
-    """Print and run a command. If the command fails, exit with the command's exit code.
+    """Print and run a command. If the command fails, exit with its exit code.
 
-    Ctrl-C also interrupts the command. In this case, wait until the command exits, because gcloud must first cancel
-    the build.
+    Ctrl-C also interrupts the command. After Ctrl-C, wait until the command exits, because gcloud must first cancel the
+    build.
     """
     console.print(shlex.join(words))
     interrupts: list[int] = []
@@ -176,7 +176,7 @@ class PackageOptions(StandIns):
 
 @dataclass(frozen=True)
 class Package:
-    """A source package: the path of the package file, and the folder for the package in the bucket."""
+    """A source distribution file, and its folder in the bucket."""
 
     file: Path
     folder: str
@@ -186,9 +186,9 @@ class Package:
 
 
 def pack(folder: Path, dist: Path) -> Package:
-    """Build a source package of a folder in the `dist` folder.
+    """Build a source distribution from a folder, and write it to the `dist` folder.
 
-    Building the package doesn't change the source folder. Raises FaultError if setuptools can't build the package.
+    The build doesn't change the source folder. Raises FaultError if setuptools can't build the package.
     """
     description = folder / "pyproject.toml"
     name = _name(description)

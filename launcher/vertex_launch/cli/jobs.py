@@ -1,4 +1,4 @@
-"""The `jobs`, `status`, `cost` and `cancel` commands, which list jobs, show a job's state and cost, and stop a job."""
+"""The `jobs`, `status`, `cost`, and `cancel` commands, which list jobs, show a job's state and cost, and stop a job."""
 
 import json
 from collections.abc import Iterator
@@ -152,7 +152,7 @@ class CancelOptions(CloudOptions):
                 if not (self.yes or confirmed("Stop the job?")):
                     raise SystemExit(1)
             with interrupted(
-                f"the job may have been stopped; to check its state, run: {command(service, 'status', id)}"
+                f"the job might have been stopped; to check its state, run: {command(service, 'status', id)}"
             ):
                 service.cancel(name)
         console.print(f"the job was asked to stop; follow it with: {command(service, 'logs', id, '--follow')}")

@@ -1,4 +1,4 @@
-"""The options that are shared by `run` and `emulate`, the commands that run jobs on this machine."""
+"""Options shared by `run` and `emulate`, the commands that run jobs on this machine."""
 
 import os
 from dataclasses import dataclass, field, replace
@@ -16,14 +16,14 @@ from vertex_launch.settings import passing
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions(SettingsOptions):
-    """The options of the `run` and `emulate` commands."""
+    """Options of the `run` and `emulate` commands."""
 
     state_dir: StateFolder = field(default_factory=lambda: state_dir().folder)
     pass_env: Annotated[
         list[str] | None,
         Parameter(metavar="NAME", help="Pass this shell's variable NAME to replicas. Can be repeated."),
     ] = None
-    retry_user_errors: Annotated[bool, Parameter(help="Also restart a job after exit code 1, 2, 126 or 127.")] = False
+    retry_user_errors: Annotated[bool, Parameter(help="Also restart a job after exit code 1, 2, 126, or 127.")] = False
 
     fault: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""The options that several commands share. Each command is a frozen dataclass whose fields are its options."""
+"""Options that several commands share. Each command is a frozen dataclass whose fields are its options."""
 
 import os
 import re
@@ -34,10 +34,10 @@ Project = Annotated[str, _stand_in("Google Cloud project ID", "VERTEX_PROJECT")]
 
 
 def seconds(_: type, words: Sequence[Any]) -> float:
-    """Convert a duration such as 90s, 20m or 1.5h to seconds. Raises ValueError if the duration isn't valid."""
+    """Convert a duration such as 90s, 20m, or 1.5h to seconds. Raises ValueError if the duration isn't valid."""
     text = words[0].value
     if not (match := DURATION.fullmatch(text)):
-        raise ValueError(f'"{text}" is not a duration; use, for example, 90s, 20m or 1.5h')
+        raise ValueError(f'"{text}" is not a duration; use, for example, 90s, 20m, or 1.5h')
     return float(match[1]) * UNITS[match[2]]
 
 

@@ -24,7 +24,7 @@ WIDEST = 200  # columns
 
 
 class Lasting(Console):
-    """A console that stops printing if its output pipe is closed. The command continues, and its exit code stays."""
+    """A console that stops printing if its output pipe is closed. The command continues with the same exit code."""
 
     def on_broken_pipe(self) -> None:
         with contextlib.suppress(SystemExit):
@@ -37,7 +37,7 @@ console, lasting, errors = Console(**PLAIN), Lasting(**PLAIN), Console(stderr=Tr
 
 
 def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
-    """Check a job file with each of the given settings, and return one job for each of the settings.
+    """Check a job file with each of the given settings, and return a job for each.
 
     Print each finding of the rules once. If the job file has an error, exit with code 1.
     """

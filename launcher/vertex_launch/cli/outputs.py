@@ -52,7 +52,7 @@ class TensorboardOptions(SentJobOptions):
             folder = state_dir().folder / "curves" / (id := id_of(job["name"]))
             if not copy_curves(job, service, folder):
                 fault = f"is {state(job)} and has no curves{'' if state(job) in ENDED else ' yet'}"
-                raise FaultError(f"job {id} {fault}; the trainer must write curves to AIP_TENSORBOARD_LOG_DIR")
+                raise FaultError(f"job {id} {fault}; trainers must write TensorBoard logs to AIP_TENSORBOARD_LOG_DIR")
         console.print(f"the curves of {job.get('displayName')} are in {folder}; press Ctrl-C to stop TensorBoard")
         page = ("--logdir", str(folder), "--host", "127.0.0.1", "--port", str(self.port))
         command = (sys.executable, "-m", "tensorboard.main", *page)

@@ -32,22 +32,22 @@ class PlanOptions(SettingsOptions):
     passed: Passed = ()
     compare: Annotated[bool, Parameter(help="Compare several jobs side by side.")] = False
     gradient_bytes: Annotated[
-        float | None, Parameter(help="Bytes of gradients that each step all-reduces. Overrides the trainer's value.")
+        float | None, Parameter(help="Bytes of gradient data to all-reduce per step. Overrides the trainer's value.")
     ] = None
     step_seconds: Annotated[
         float | None, Parameter(help="Measured compute time of a step in seconds, excluding communication.")
     ] = None
     run: Annotated[
         Path | None,
-        Parameter(help="Use the measured speed of a run on one such machine. The value is the run's output folder."),
+        Parameter(help="Output folder of a run on one machine of the same type. The plan uses its measured speed."),
     ] = None
     mfu: Annotated[
         float, Parameter(help="Expected fraction of peak FLOPS, from 0.01 to 1. A measured speed overrides it.")
     ] = MFU
     chart: Annotated[Path | None, Parameter(help="Save a chart of 1 to 1,024 machines as a .png or .svg file.")] = None
-    apply: Annotated[
-        bool, Parameter(help="Write the recommended reducers to the job file if the reducers can pay off.")
-    ] = False
+    apply: Annotated[bool, Parameter(help="Write the recommended reducers to the job file if they can pay off.")] = (
+        False
+    )
     json: Annotated[bool, Parameter(help="Print one JSON document instead of tables.")] = False
 
     def act(self) -> None:
@@ -83,11 +83,11 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
     if wanted.chart and wanted.chart.suffix.lower() not in PICTURES:
         raise FaultError(f"{wanted.chart} isn't an image filename; use a name that ends in {' or '.join(PICTURES)}")
     if wanted.chart and not wanted.chart.parent.is_dir():
-        raise FaultError(f"{wanted.chart}: the folder {wanted.chart.parent} doesn't exist; create this folder first")
+        raise FaultError(f"{wanted.chart}: the folder {wanted.chart.parent} doesn't exist; create it first")
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
-    """Return the errors that contradictory options can cause. The value of an error is true if the error occurred."""
+    """Return the messages for contradictory options. The value of a message is true if its contradiction occurs."""
     count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
@@ -96,7 +96,7 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
         f"plan accepts one job, not {count}; to compare jobs, add --compare": count > 1 and not wanted.compare,
         "--compare can't be combined with --apply or --chart; remove --compare": wanted.compare and changes,
         "--gradient-bytes can't be combined with trainer flags after --; use only one of them": flags and unasked,
-        "--apply can't be combined with flags after --; add these flags to the args in the job file first": unwritten,
+        "--apply can't be combined with flags after --; add them to the args in the job file first": unwritten,
         "--step-seconds and --run both set the compute time; use only one of them": computed and run,
         "--run requires the trainer's batch size, but --gradient-bytes skips the trainer; use --step-seconds": run
         and unasked,
@@ -144,7 +144,7 @@ def _draw(plan: Needs, path: Path) -> None:
 
 
 def _missing(plan: Needs) -> str:
-    """Return a message about the missing value that the chart requires, and how to provide this value."""
+    """Return a message that names the value that the chart lacks and explains how to provide it."""
     if not isinstance(plan, Plan):
         return f"the chart requires the size of the gradients: {plan.missing}"
     if pools.differ(plan.rows):
@@ -152,7 +152,7 @@ def _missing(plan: Needs) -> str:
     if plan.workload is None:
         return "the chart requires the trainer's batch size; remove --gradient-bytes"
     if plan.known_compute is None:
-        return "the chart requires the compute time of a step; measure this time and set --step-seconds"
+        return "the chart requires the compute time of a step; measure it and set --step-seconds"
     return "the chart requires all prices; add the missing prices under [prices] in vertex.toml"
 
 
@@ -160,7 +160,7 @@ def _apply(job: Job | TuningJob, plan: Needs) -> None:
     if not isinstance(plan, Plan):
         raise FaultError(f"{job.path}: --apply changed nothing: {plan.missing}")
     if plan.advised.verdict.pays is False:
-        cure = "remove pool 2" if plan.present else "the job doesn't need a pool 2"
+        cure = "remove pool 2" if plan.present else "the job doesn't need pool 2"
         raise FaultError(f"{job.path}: --apply changed nothing, because reducers don't pay off; {cure}")
     sizing = plan.advised.sizing
     if plan.present and plan.present.sizing == sizing:

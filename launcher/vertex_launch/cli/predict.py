@@ -1,4 +1,4 @@
-"""The `predict` command, which serves an exported model locally, like Vertex AI, and requests predictions from it."""
+"""The `predict` command, which serves an exported model locally, as Vertex AI does, and requests predictions."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class PredictOptions:
 
 
 def program_of(command: str) -> tuple[str, ...]:
-    """Return the serving command: the value of --command, or the command of the project's own server.
+    """Return the serving command from --command, or by default the command of the project's own server.
 
     Raises FaultError if --command is empty and the project doesn't contain a server.
     """
@@ -70,7 +70,7 @@ def program_of(command: str) -> tuple[str, ...]:
 
 
 def request_of(path: Path) -> dict[str, Any]:
-    """Return the prediction request in a file that contains {"instances": [...]} or only the list of instances.
+    """Return the prediction request from a file that contains {"instances": [...]} or just the list of instances.
 
     Raises FaultError if the file can't be read or contains anything else.
     """

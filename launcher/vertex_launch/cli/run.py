@@ -69,7 +69,7 @@ class RunOptions(LocalOptions):
         if isinstance(loaded, TuningJob):
             for flag in tried(flags, loaded.spec.study_spec):
                 complain(
-                    f"after --: the tuning job sets {flag}, so each trial replaces your value with its own value",
+                    f"after --: the tuning job sets {flag}, so each trial replaces your value with its own",
                     style="yellow",
                 )
             raise SystemExit(0 if search(loaded, job, context, self.fresh) else 1)
@@ -87,7 +87,7 @@ class RunOptions(LocalOptions):
 
 
 def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
-    """Raise FaultError if the trainer would reject flags after `--`. This check runs before any file is deleted."""
+    """Raise FaultError if the trainer would reject any flags after `--`. This check runs before any file is deleted."""
     project = training.project(Path(), date.today())
     before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
     in_file = {finding.sentence for finding in before}
@@ -98,7 +98,7 @@ def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
     """Return the flags that are also parameters of the tuning job.
 
-    Each trial sets these flags again to the trial's own values, and the later value takes effect.
+    Each trial sets these flags again to its own values, and the last value of a flag takes effect.
     """
     parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
     names = [word.partition("=")[0] for word in flags if word.startswith("--")]
@@ -162,7 +162,7 @@ def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _shortest(file: Path, environ: Mapping[str, str]) -> str:
-    """Return the shortest name with which the user's shell finds a program."""
+    """Return the shortest name by which the user's shell can find a program."""
     for name in ("python", file.name):
         if shutil.which(name, path=environ.get("PATH", "")) == str(file):
             return name

@@ -101,7 +101,7 @@ def take(steps: list[Step]) -> None:
 
 
 def show_quotas(new: Settings) -> None:
-    """Print whether each quota is large enough for the job that needs the most of this quota.
+    """Print whether each quota is large enough for the job that needs the most of it.
 
     Quotas that gcloud can't read are skipped.
     """

@@ -36,7 +36,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
     _: KW_ONLY
     others: Annotated[
         list[Path] | None,
-        Parameter("--or", metavar="JOB", help="Submit this job if the previous jobs don't start. Can be repeated."),
+        Parameter("--or", metavar="JOB", help="Submit this job if the previous ones don't start. Can be repeated."),
     ] = None
     regions: Annotated[str, Parameter(metavar="R,R", help="Try each job in these regions, in this order.")] = ""
     wait: Annotated[
@@ -45,7 +45,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             converter=seconds,
             allow_leading_hyphen=True,
             metavar="20m",
-            help="Cancel a job that waits for machines for longer than this time.",
+            help="Cancel a job if it waits longer than this for machines.",
         ),
     ] = None
     yes: Annotated[bool, Parameter(help="Don't ask for confirmation.")] = False
@@ -85,7 +85,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}")
 
     def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
-        """Yield each combination of a job and a region's settings, in the order in which the combinations are tried."""
+        """Yield each combination of a job and a region's settings, in the order in which `submit` tries them."""
         settings, _ = self.where()
         origins = {**settings.origins, "region": "--regions"}
         names = [name for name in map(str.strip, self.regions.split(",")) if name]
@@ -94,7 +94,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             yield from zip(approved(path, *regions), regions, strict=True)
 
     def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
-        """Print the job's request for gcloud, curl or Python. Raises FaultError if there are several requests."""
+        """Print the job's request for gcloud, curl, or Python. Raises FaultError if there are several requests."""
         if len(places) > 1:
             raise FaultError("--print: only one request can be printed; remove --or, and specify only one region")
         ((job, settings),) = places
@@ -105,7 +105,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
 
 @dataclass(frozen=True)
 class Offer:
-    """A job that can be submitted to one region: the API request, and the result of the checks."""
+    """A job for one region, with its API request and the result of its checks."""
 
     job: Job | TuningJob
     service: Service  # of the region
@@ -117,7 +117,7 @@ class Offer:
 
 
 def offer(job: Job | TuningJob, service: Service, settings: Settings, own: Mapping[str, str], revision: str) -> Offer:
-    """Return a job as an offer that can be submitted. Print the job's summary, labels and findings."""
+    """Check a job, and return it with its API request. Print the job's summary, labels, and findings."""
     there = replace(service, settings=settings)
     checks = preflight.look(job, there, revision)
     request = cloud.request(job, settings, own, checks.images)
@@ -132,13 +132,11 @@ def question(offers: Sequence[Offer], wait: float | None) -> str:
         return "Submit the job?"
     if len(offers) == 1:
         return f"Submit the job, and cancel it if it hasn't started after {duration(wait)}?"
-    return (
-        f"Submit the first of these {len(offers)} jobs, and the next job if no job has started after {duration(wait)}?"
-    )
+    return f"Submit the first of these {len(offers)} jobs, and the next one if none has started after {duration(wait)}?"
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
-    """Submit the jobs one by one until a job starts, and return the service and the name of the started job.
+    """Submit the jobs one by one until one starts, and return its service and its name.
 
     A job that doesn't start is canceled before the next job is submitted. If none of the jobs starts, exit. If the
     user presses Ctrl-C, the submitted job continues.
@@ -156,12 +154,12 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
         console.print(f"sent: {name}\n{one.service.page(name)}")
         if wait is None or starts(one, name, wait):
             return one.service, name
-    complain("no job has started, and no job is still waiting; try again later, or use a longer --wait")
+    complain("no job has started, and none is still waiting; try again later, or use a longer --wait")
     raise SystemExit(EXIT_CODES["EXPIRED"])
 
 
 def starts(one: Offer, name: str, wait: float) -> bool:
-    """Return whether a submitted job starts in time. If the job doesn't start, cancel the job and print its state."""
+    """Return whether a submitted job starts in time. If the job doesn't start, cancel it and print its state."""
     service = one.service
     try:
         job = jobs.wait(service, name, lambda job: state(job) not in jobs.WAITING, wait)
@@ -176,9 +174,7 @@ def starts(one: Offer, name: str, wait: float) -> bool:
         raise SystemExit(DETACHED) from None
     if state(job) == "SUCCEEDED":
         return True
-    console.print(
-        f"{one}: the job hasn't started after {duration(wait)}; the job's state is {state(job)}", style="yellow"
-    )
+    console.print(f"{one}: the job hasn't started after {duration(wait)}; its state is {state(job)}", style="yellow")
     return False
 
 

@@ -13,7 +13,7 @@ UNFINISHED = {"REQUESTED": "waits", "ACTIVE": "runs", "STOPPING": "is being stop
 
 
 def table(search: Resource, runs: Iterable[Resource]) -> Table:
-    """Return a table with a row for each trial. The row of the best trial contains `the best`.
+    """Return a table with a row for each trial. The best trial's row contains `the best`.
 
     `runs` must include the custom jobs of the trials.
     """

@@ -1,1 +1,1 @@
-"""Submits, inspects, follows and stops jobs on Vertex AI."""
+"""Submits, inspects, follows, and stops jobs on Vertex AI."""

@@ -1,4 +1,4 @@
-"""Creates the commands that build and label an image with Docker, Podman or Cloud Build."""
+"""Creates the commands that build and label an image with Docker, Podman, or Cloud Build."""
 
 import shlex
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ SECONDS = 7200  # build timeout in Cloud Build
 
 @dataclass(frozen=True)
 class Build:
-    """An image build: the names of the image, and the arguments of `docker build`, excluding the folder."""
+    """An image build: the names of the image, and the arguments of `docker build`, excluding the build context."""
 
     names: tuple[str, ...]
     words: tuple[str, ...]
 
     @property
     def print_labels(self) -> tuple[str, ...]:
-        """The arguments of Docker or Podman that print labels with the versions of packages in the built image."""
+        """The Docker or Podman arguments that print labels with the package versions in the built image."""
         return ("run", "--rm", "--network=none", "--entrypoint=sh", self.names[0], "-c", LABELS)
 
     @property
@@ -43,9 +43,9 @@ class Build:
 def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
     """Return the description of an image build. If `cpu` is true, the build creates the small image without CUDA.
 
-    The names of the small image end in -cpu. If the code has no uncommitted changes, its `revision` becomes another
-    tag, which still refers to this image after the tag in vertex.toml has moved to a newer image. If the revision is
-    unknown, `revision` is "".
+    The names of the small image end in -cpu. If the code has no uncommitted changes, its `revision` becomes an
+    additional tag. This tag still refers to the image after the tag in vertex.toml has moved to a newer one. If the
+    revision is unknown, `revision` is "".
     """
     clean = revision and not revision.endswith("-dirty")
     names = [f"{tag}-cpu" if cpu else tag for tag in (name, *([f"{untagged(name)}:{revision}"] if clean else ()))]
@@ -54,7 +54,7 @@ def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
 
 
 def cloud_build(image: Build) -> dict[str, Any]:
-    """Return the Cloud Build configuration that builds, labels and stores the image.
+    """Return the Cloud Build configuration that builds, labels, and stores the image.
 
     Source: Cloud Build, "Build configuration file schema".
     """

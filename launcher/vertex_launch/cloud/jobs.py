@@ -42,7 +42,7 @@ NO_MACHINES = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a job, computed from list prices and the run time of the job's machines."""
+    """The cost of a job, computed from list prices and the run time of its machines."""
 
     usd: float
     hours: float  # total of all its runs; each trial of a tuning job is a run
@@ -70,7 +70,7 @@ def unfinished(service: Service) -> list[Resource]:
 
 
 def find(service: Service, word: str | None = None) -> Resource:
-    """Return the newest job that `word` selects. If `word` is None, return the newest job of all.
+    """Return the newest job that `word` selects. If `word` is None, return the newest of all jobs.
 
     Raises FaultError if no job matches.
     """
@@ -95,7 +95,7 @@ def running(service: Service, word: str) -> Resource:
 
 
 def _meant(service: Service, word: str) -> list[Resource]:
-    """Return the jobs that `word` selects, starting with the newest job. Several jobs can have one display name."""
+    """Return the jobs that `word` selects, newest first. Several jobs can have the same display name."""
     names = _resource_names(service, word)
     for name in names:
         with contextlib.suppress(NotFound):
@@ -115,7 +115,7 @@ def _meant(service: Service, word: str) -> list[Resource]:
 def _resource_names(service: Service, word: str) -> list[str]:
     """Return the resource names that `word` can refer to.
 
-    In the resource names that Google returns, the project number replaces the project ID.
+    The resource names that Google returns contain the project number instead of the project ID.
     """
     if word.isdecimal():
         return [f"{service.settings.parent}/{kind}/{word}" for kind in KINDS]
@@ -140,7 +140,7 @@ def found_no_machines(job: Resource) -> bool:
 
 
 def withdraw(service: Service, name: str) -> Resource:
-    """Cancel a job, wait until the job has ended, and return the job.
+    """Cancel a job, wait until it has ended, and return it.
 
     Raises FaultError if the job doesn't end in time. After this error, don't submit another job, because both jobs
     might run at the same time.

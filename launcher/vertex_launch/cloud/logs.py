@@ -1,4 +1,4 @@
-"""Reads the log lines of a job's replicas from Cloud Logging, and follows a job until the job ends."""
+"""Reads the log lines of a job's replicas from Cloud Logging, and follows a job until it ends."""
 
 import json
 import re
@@ -63,7 +63,7 @@ class Log:
     def new(self, job: Resource) -> Iterator[Line]:
         """Yield each unread log line in time order.
 
-        If an earlier call was interrupted, continue after the last line that the earlier call yielded.
+        If an earlier call was interrupted, continue after the last line that it yielded.
         """
         since = self._since or moment(job, "createTime")  # without a time, Cloud Logging searches weeks of logs
         wanted = _filter(job, [self._replica] if self._replica else [], since, *self._part)
@@ -79,9 +79,9 @@ class Log:
             self._forget(since)
 
     def _forget(self, since: datetime | None) -> None:
-        """Move the start of the next request to shortly before the newest line, and forget the IDs of older lines.
+        """Move the start of the next request to shortly before the newest line, and discard the IDs of older lines.
 
-        The next request overlaps with this request, because lines from other machines may arrive late.
+        The next request overlaps with this one, because lines from other machines might arrive late.
         """
         if self._seen:
             newest = min(max(self._seen.values()), datetime.now(UTC))  # a replica may write any timestamp
@@ -148,20 +148,20 @@ GOOGLES, LOCAL = Pace(5.0, 3), Pace(0.5, 1, timedelta(seconds=5))
 
 @dataclass(frozen=True)
 class Changed:
-    """The event that the job has a new state or a new trial."""
+    """An event that reports a new state or a new trial of the job."""
 
     job: Resource
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The event that the service didn't return a usable response. `follow` repeats the request."""
+    """An event that reports a missing or unusable response from the service. `follow` repeats the request."""
 
     reason: str
 
 
 class Back:
-    """The event that the service responds again."""
+    """An event that reports that the service responds again."""
 
 
 Event = Changed | Line | Lost | Back
@@ -170,7 +170,7 @@ Event = Changed | Line | Lost | Back
 def follow(service: Service, name: str, log: Log, pace: Pace | None = None) -> Iterator[Event]:
     """Yield the events of a job until the job has ended and its log is complete.
 
-    If the service doesn't respond while the job runs, retry without a limit.
+    If the service doesn't respond while the job runs, retry indefinitely.
     Raises GoogleAPICallError if the job can no longer be read, and GoogleAuthError if the credentials have expired.
     """
     pace = pace or pace_of(service)

@@ -34,7 +34,7 @@ def model_address(job: Resource) -> str:
 
 
 def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, int]]:
-    """Copy a job's model into a new folder. For each copied file, yield the filename and the size in bytes.
+    """Copy a job's model into a new folder. For each copied file, yield its name and its size in bytes.
 
     The folder is created only after all files have been copied. The checksum of each file is verified.
     Raises FaultError if the model is missing or the folder exists, and OSError if the folder can't be written.
@@ -50,7 +50,7 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
     address = model_address(job)
     blobs = [*_blobs(address, service)]
     if not blobs:
-        raise FaultError(f"{address}: the model doesn't exist; job {id_of(job['name'])} is {state(job)}, see status")
+        raise FaultError(f"{address}: the model doesn't exist; job {id_of(job['name'])} is {state(job)}; see status")
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # left by an interrupted copy
     for name, blob in blobs:
@@ -63,8 +63,8 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
 def copy_curves(job: Resource, service: Service, folder: Path) -> int:
     """Append new data from a job's curves to local copies of the files, and return the number of files.
 
-    For a tuning job, copy the curves of all trials. The curves are copied because TensorBoard without additional
-    packages can't read a bucket. Raises FaultError if the job doesn't have an output folder.
+    For a tuning job, copy the curves of all trials. The curves are copied because TensorBoard can't read from a bucket
+    without additional packages. Raises FaultError if the job doesn't have an output folder.
     """
     output = _output(job, "curves")
     address = output if "studySpec" in job else f"{output}/logs"

@@ -1,4 +1,4 @@
-"""Checks a job's images, quotas, bucket and output folder before the job is submitted."""
+"""Checks a job's images, quotas, bucket, and output folder before it's submitted."""
 
 import contextlib
 import hashlib
@@ -47,13 +47,13 @@ class Image:
 
     @property
     def pinned(self) -> str:
-        """The image name with the image's digest. A name with a digest always refers to the same image."""
+        """The image name with its digest. A name with a digest always refers to the same image."""
         return f"{untagged(self.name)}@{self.digest}"
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """The result of the checks before a job is submitted.
+    """The result of the checks that run before a job is submitted.
 
     `folder` describes the contents of the output folder. If the contents are unknown, `folder` is "".
     """
@@ -64,7 +64,7 @@ class Preflight:
 
 
 def look(job: Job | TuningJob, service: Service, revision: str = "") -> Preflight:
-    """Run the checks before a job is submitted. `revision` is the revision of the local code, or "" if unknown."""
+    """Check a job before it's submitted. `revision` is the revision of the local code, or "" if unknown."""
     folder, findings, images = "", list[Finding](), list[Image]()
     if not service.endpoint:  # the local Vertex has no images or quotas
         images, findings = _images(trial(job), service, revision)
@@ -97,7 +97,7 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
 
 
 def _content(objects: Objects, prefix: str) -> str:
-    """Describe the contents of a folder for the summary. The folder's name may contain glob characters."""
+    """Describe the contents of a folder for the summary. The folder's name can contain glob characters."""
     items = objects(prefix=f"{prefix}checkpoints/step-", matchGlob="**/committed.json")
     if steps := [int(match[1]) for item in items if (match := STEP.search(item["name"]))]:
         return f"resumes at step {max(steps)}"
@@ -162,7 +162,7 @@ def _labels(document: bytes, repository: str, service: Service) -> Resource:
 
 
 def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findings:
-    """Yield a warning if the image contains different code from this folder, or if its NCCL can't use reducers."""
+    """Yield a warning if the image's code differs from the code in this folder, or if its NCCL can't use reducers."""
     built = image.revision.removesuffix("-dirty")
     if revision and built not in ("", revision):
         fault = f"the image was built from revision {built}, but this folder is at {revision}"
@@ -198,7 +198,7 @@ def _earlier(job: Job | TuningJob, folder: str, objects: Objects, prefix: str) -
 def _elsewhere(bucket: str, service: Service) -> Findings:
     """Yield a warning if the bucket is in a different region from the machines.
 
-    A multi-region bucket doesn't cause a warning, because the bucket may be near the machines.
+    A multi-region bucket doesn't cause a warning, because it might be near the machines.
     """
     described: Resource = {}
     region = service.settings.region
@@ -213,10 +213,10 @@ def _elsewhere(bucket: str, service: Service) -> Findings:
 
 
 def _leased(bucket: str, prefix: str, service: Service) -> Findings:
-    """Yield a warning if a job holds the lease of the output folder, even a job from another project or machine.
+    """Yield a warning if a job, even one from another project or machine, holds the lease on the output folder.
 
-    The finding is only a warning, because the clocks of the bucket and of this machine may differ, and the age of the
-    lease depends on both clocks.
+    The finding is only a warning, because the lease's age depends on the clocks of the bucket and this machine, which
+    might differ.
     """
     items = service.objects(bucket, prefix=f"{prefix}{lease.FOLDER}")
     times = {str(item["name"]): datetime.fromisoformat(item["updated"]) for item in items}

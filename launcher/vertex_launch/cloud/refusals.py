@@ -95,7 +95,7 @@ def _reach(text: str, settings: Settings) -> str:
 
 
 def _right(text: str, settings: Settings) -> str:
-    """Return a message about the missing role or setting, with the gcloud command that adds the role or setting."""
+    """Return a message about the missing role or setting, with the gcloud command that adds it."""
     project = settings.project or "PROJECT"
     if BILLING.search(text):
         return f"link a billing account: gcloud billing projects link {project} --billing-account=ACCOUNT"

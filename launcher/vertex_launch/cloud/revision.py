@@ -1,4 +1,4 @@
-"""Reads the Git revision of the code, which labels a job or an image."""
+"""Reads the code's Git revision to label jobs and images."""
 
 import subprocess
 from pathlib import Path
@@ -27,7 +27,7 @@ def described(folder: Path) -> str:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return the output of a git command. If git isn't installed, fails or times out, return None."""
+    """Return the output of a git command. If git isn't installed, fails, or times out, return None."""
     try:
         done = subprocess.run(("git", *words), cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A REST client for Vertex AI, Cloud Logging and Cloud Storage, in Google Cloud or in the local Vertex."""
+"""A REST client for Vertex AI, Cloud Logging, and Cloud Storage, in Google Cloud or in the local Vertex."""
 
 import ipaddress
 import sys
@@ -49,7 +49,7 @@ class Service:
         return self._call("GET", self._address(name))
 
     def list(self, collection: str, expression: str = "", most: int = PAGE_SIZE) -> Iterator[Resource]:
-        """Yield up to `most` resources that match a filter, starting with the newest resource."""
+        """Yield up to `most` resources that match a filter, newest first."""
         query = {"pageSize": str(min(most, PAGE_SIZE)), "filter": expression or None}
         address = self._address(f"{self.settings.parent}/{collection}")
         return islice(self._items("GET", address, collection, query, sys.maxsize), most)
@@ -91,7 +91,7 @@ class Service:
 
     @property
     def place(self) -> str:
-        """The project and region for messages. If the service is a local Vertex, its URL is included."""
+        """The project and region as shown in messages. If the service is a local Vertex, its URL is included."""
         parent = self.settings.parent
         return f"{parent} of the local Vertex at {self.endpoint}" if self.endpoint else parent
 
@@ -144,7 +144,7 @@ class Service:
 
 
 def _no_answer(address: str, error: BaseException) -> NoAnswerError:
-    """Return an error with the host and the innermost cause. Exclude outer errors, because they only repeat the URL."""
+    """Return an error with the host and the innermost cause. Omit the outer errors, which only repeat the URL."""
     while inner := error.__cause__ or error.__context__:
         error = inner
     reason = (isinstance(error, OSError) and error.strerror) or type(error).__name__

@@ -1,7 +1,7 @@
 """Creates a project's resources in Google Cloud before its first job, and updates the settings in the project's files.
 
-Each setup step has two gcloud commands: the first command looks for a resource, and the second command creates the
-resource. The roles grant least-privilege permissions.
+Each setup step has two gcloud commands: the first command looks for a resource, and the second one creates it. The
+roles grant least-privilege permissions.
 Sources: Vertex AI, "Use a custom service account"; Artifact Registry, "Configure cleanup policies".
 """
 
@@ -46,7 +46,7 @@ Line = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """A setup step: a resource that must exist, and the gcloud commands that look for and create the resource."""
+    """A setup step: a resource that must exist, and the gcloud commands that look for it and create it."""
 
     title: str
     looks: Line  # the gcloud command that looks for it, with JSON output
@@ -59,8 +59,8 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
     """Yield all setup steps in order. Raises FaultError if the image isn't in Artifact Registry.
 
     `you` is the user who submits jobs, such as user:ada@example.com. `policy` is the path of the cleanup policy.
-    `budget` is the monthly budget in USD, or 0 for no budget. `billing` is the ID of the billing account, or "" if the
-    billing account is unknown.
+    `budget` is the monthly budget in USD, or 0 for no budget. `billing` is the ID of the billing account, or "" if it's
+    unknown.
     """
     project, bucket = f"--project={settings.project}", f"gs://{settings.bucket}"
     apis = (*APIS, *(BUDGET_APIS if budget else ()))
@@ -129,7 +129,7 @@ def account_domain(project: str) -> str:
 
 
 def _account(settings: Settings, you: str) -> Iterator[Step]:
-    """Yield the steps that create the service account and grant roles to the service account and to the user."""
+    """Yield the steps that create the service account and grant roles to it and to the user."""
     who, project, bucket = account(settings), f"--project={settings.project}", f"gs://{settings.bucket}"
     name, _, domain = who.partition("@")
     member = f"serviceAccount:{who}"
@@ -244,7 +244,7 @@ def renamed(old: Settings, new: Settings) -> Settings:
 def changed(path: Path, jobs: Path, old: Settings, new: Settings) -> Iterator[tuple[Path, str]]:
     """Yield the path and the new text of each file that must change. Comments and the order of lines are preserved.
 
-    Raises FaultError before the first file if this function can't change vertex.toml.
+    Raises FaultError before yielding any file if this function can't change vertex.toml.
     """
     before = {file: read_text(file) if file.exists() else "" for file in (path, *sorted(jobs.glob("*.yaml")))}
     after = {file: _job(text, old, new) for file, text in before.items()} | {path: _toml(path, before[path], old, new)}
@@ -267,7 +267,7 @@ def _toml(path: Path, text: str, old: Settings, new: Settings) -> str:
         read = {}
     if {key: read.get(key) for key in KEYS} != wanted:
         lines = ", ".join(f"{key} = {json.dumps(value)}" for key, value in wanted.items())
-        raise FaultError(f"{path}: this file can't be changed automatically; write {lines}")
+        raise FaultError(f"{path}: this file can't be changed automatically; set {lines}")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Summarizes a job for the user, submits the job to Vertex AI, or prints code that submits it with another client."""
+"""Summarizes a job for the user, and submits it to Vertex AI or prints code that submits it with another client."""
 
 import json
 import pprint
@@ -64,7 +64,7 @@ class Request:
 
 
 def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHING) -> str:
-    """Return the summary that the user confirms: machines, region, output and price."""
+    """Return the summary that the user confirms: machines, region, output, and price."""
     run, search = trial(job), _search_lines(job.spec) if isinstance(job, TuningJob) else ()
     spec = _spec(job, settings, checks.images)
     address = spec.base_output_directory.output_uri_prefix or "none: no files are kept"
@@ -112,7 +112,7 @@ def submit(request: Request, service: Service, say: Callable[[str], None] = lamb
     If the service fails, check whether the job was created anyway, and retry only if the job wasn't created.
 
     Raises GoogleAPICallError if the service rejects the request. If this function raises ServerError or NoAnswerError,
-    the job may still exist.
+    the job might still exist.
     """
     made = ""
     for seconds in RETRY_SECONDS:

@@ -1,1 +1,1 @@
-"""Facts about Vertex AI with dates and sources: machines, regions, prices, images, and common alternative names."""
+"""Dated and sourced facts about Vertex AI: machines, regions, prices, images, and common alternative names."""

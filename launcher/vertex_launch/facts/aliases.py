@@ -1,6 +1,6 @@
-"""Suggestions for names of hardware, strategies and regions that Vertex AI doesn't use.
+"""Suggestions for names of hardware, strategies, and regions that Vertex AI doesn't use.
 
-Users write names from NVIDIA, Compute Engine, Kubernetes and other clouds, such as L4, nvidia-h100-80gb, v5litepod or
+Users write names from NVIDIA, Compute Engine, Kubernetes, and other clouds, such as L4, nvidia-h100-80gb, v5litepod, or
 a2-ultra. Because hardware names differ only in a model or a number, the name with the nearest spelling often belongs to
 a different machine. Therefore, a suggested name always contains the model that the user wrote. If Vertex AI doesn't
 offer the model, this module doesn't suggest a different model.
@@ -34,7 +34,7 @@ class _Accelerator(NamedTuple):
 
 
 class _MachineType(NamedTuple):
-    """The parts of a machine type's name, such as g2, standard and 8. Missing parts have the value "" or 0."""
+    """The parts of a machine type's name, such as g2, standard, and 8. Missing parts have the value "" or 0."""
 
     family: str
     kind: str
@@ -65,7 +65,7 @@ def machine_cure(word: str, catalog: Catalog) -> str:
 
 
 def machine_types(word: str, catalog: Catalog) -> list[str]:
-    """Return the machine types that a user's word may mean.
+    """Return the machine types that a user's word might mean.
 
     The word can be an inexact name of a machine type, or the name of an accelerator.
     """
@@ -104,7 +104,7 @@ def region_cure(word: str, regions: Collection[str]) -> str:
 
 
 def choice(names: list[str]) -> str:
-    """Return advice that lists the names to choose from. If there are many names, list only the first names."""
+    """Return advice that lists the names to choose from. If there are many names, list only the first few."""
     if len(names) > SHOWN:
         return f"use one such as {', '.join(names[:SUCH_AS])}"
     return f"use one of {', '.join(names)}" if len(names) > 1 else f"use {names[0]}"
@@ -122,7 +122,7 @@ def _accelerator(name: str) -> _Accelerator:
 
 
 def _is(model: str, name: str) -> bool:
-    """Return whether an accelerator's name contains a model. The models v5, v6 and v7 match all variants."""
+    """Return whether an accelerator's name contains a model. The models v5, v6, and v7 match all variants."""
     theirs = _accelerator(name).model
     return bool(model) and (theirs == model or (model in ("v5", "v6", "v7") and theirs[:-1] == model))
 
@@ -165,7 +165,7 @@ def _by_alias(word: str, names: Collection[str], meanings: Mapping[str, str]) ->
 
 
 def _region(word: str) -> tuple[str, str, str]:
-    """Return the continent, the direction and the number in a region's name. Missing parts have the value ""."""
+    """Return the continent, the direction, and the number in a region's name. Missing parts have the value ""."""
     lands = {*CONTINENTS, *CONTINENTS.values(), "us", "me"}
     land = "|".join(sorted(lands, key=len, reverse=True))
     text = letters(word).replace(" ", "")

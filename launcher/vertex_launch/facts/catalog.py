@@ -1,4 +1,4 @@
-"""Dated facts about the machines, prices and limits of Vertex AI training. The facts come from machines.yaml."""
+"""Dated facts about the machines, prices, and limits of Vertex AI training. The facts come from machines.yaml."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class Machine:
 
     @property
     def needs_gpus(self) -> bool:
-        """True if the machine always has GPUs. Only N1 machines can run either with or without GPUs."""
+        """Whether the machine always has GPUs. Only N1 machines can run either with or without GPUs."""
         return bool(self.gpus) and self.family != "n1"
 
 
@@ -94,13 +94,13 @@ class N1Network:
     documented: Mapping[str, tuple[int, ...]]  # GPU type -> the counts whose cap is documented
 
     def cap(self, machine: Machine | None, accelerator: str, count: int) -> float | None:
-        """Return the cap of an N1 machine with GPUs in Gbit/s. Return None if there is no known cap."""
+        """Return the network cap of an N1 machine with GPUs, in Gbit/s. Return None if no cap is known."""
         return self.cap_gbps.get(accelerator, {}).get(count) if machine and machine.family == "n1" else None
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """All facts about the service on one date. The fields match the keys of machines.yaml and prebuilt.yaml."""
+    """All facts about the service as of one date. The fields match the keys of machines.yaml and prebuilt.yaml."""
 
     compiled: date
     sources: Mapping[str, str]  # the key that entries refer to -> the page
@@ -163,7 +163,7 @@ class Catalog:
 
 
 def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
-    """Return the total price of all parts, with the lowest certainty of any part.
+    """Return the total price of all parts, with the lowest certainty among the parts.
 
     Return None if there are no parts, or if the price of a part is unknown.
     """
@@ -217,7 +217,7 @@ def _typed(kind: Any, value: Any) -> Any:
 def with_own(catalog: Catalog, machines: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> Catalog:
     """Return the catalog with the user's machine types and hourly prices.
 
-    A user's machine type can override single fields of a machine type in the catalog.
+    A user's machine type can override individual fields of a machine type in the catalog.
     """
     own = {name: Price(usd, "documented", OWN) for name, usd in prices.items()}
     merged = dict(catalog.machines)

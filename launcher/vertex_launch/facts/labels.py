@@ -1,8 +1,8 @@
 """Validation of display names and labels. Google breaks down bills by the labels of jobs and other resources.
 
-A resource can have at most 64 labels. Keys and values consist of lowercase letters, digits, - and _, with less than 64
-characters and less than 128 bytes. A key begins with a letter or a digit. Keys and values can contain international
-letters.
+A resource can have at most 64 labels. Keys and values consist of lowercase letters, digits, - and _, with fewer than 64
+characters and fewer than 128 bytes. A key begins with a letter or a digit. Keys and values can contain international
+characters.
 Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022; google-cloud-aiplatform 2.7.0.
 """
 

@@ -1,1 +1,1 @@
-"""Parser for jobs in files and requests, and the commands and environment variables of a job's replicas."""
+"""Parses jobs from files and requests, and determines the commands and environment variables of their replicas."""

@@ -1,7 +1,7 @@
 """Validation of Cloud Storage URIs of the form gs://BUCKET/NAME.
 
 Source: Cloud Storage documentation, "About Cloud Storage buckets" and "About Cloud Storage objects", 2026, and the
-limits of a bucket that is mounted at /gcs.
+limits of buckets that are mounted at /gcs.
 """
 
 import json
@@ -18,9 +18,9 @@ LONGEST_PART = 255  # bytes between two slashes; the limit of file systems
 
 
 def object_path(address: str, buckets: Path) -> Path | None:
-    """Return the local file for gs://BUCKET/NAME.
+    """Return the path of the local file that represents gs://BUCKET/NAME.
 
-    Return None if the URI has a different form, or refers to a file outside the bucket.
+    Return None if the URI has a different form or refers to a file outside the bucket.
     """
     bucket, _, name = address.removeprefix("gs://").partition("/")
     parts = PurePosixPath(name).parts
@@ -32,7 +32,7 @@ def object_path(address: str, buckets: Path) -> Path | None:
 
 
 def folder_fault(address: str, place: str) -> Finding | None:
-    """Return a finding if a URI in a job isn't a folder in a bucket. Otherwise, return None."""
+    """Return a finding if a URI in a job doesn't refer to a folder in a bucket. Otherwise, return None."""
     bucket, _, name = address.removeprefix("gs://").rstrip("/").partition("/")
     finding = name_fault(name) if name else None
     if not address.startswith("gs://") or not bucket:
@@ -53,7 +53,7 @@ def name_fault(name: str) -> Finding | None:
     if re.search(r"[\0\r\n]", name):
         return Finding("", "contains a NUL character or a line break", "remove it")
     if {"", ".", ".."} & {*parts}:
-        fault = 'contains a part that isn\'t a filename (an empty part, "." or "..")'
+        fault = 'contains a path segment that isn\'t a filename (an empty one, ".", or "..")'
         return Finding("", fault, "write a name between all slashes")
     if max(lengths) > LONGEST_PART or sum(lengths) + len(lengths) > LONGEST_NAME:
         cure = f"use at most {LONGEST_PART} bytes between slashes and {LONGEST_NAME} bytes in total"

@@ -1,7 +1,7 @@
 """Determines the command and the environment variables of each replica in a job, exactly as Vertex AI does.
 
-Google's notebooks for custom images read the node-level variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid 2026.
+Google's notebooks for custom images read the node-level variables RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT.
+Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid-2026.
 Source of AIP_EXPERIMENT_* and AIP_TENSORBOARD_*: google-cloud-aiplatform 2.7.0, metadata/metadata.py and
 training_utils/environment_variables.py.
 Source of references such as $(AIP_MODEL_DIR): Kubernetes, third_party/forked/golang/expansion; google-cloud-aiplatform
@@ -42,7 +42,7 @@ Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> additiona
 
 @dataclass(frozen=True)
 class Replica:
-    """One machine of a job. If the command is empty, the replica runs the image's entry point, which isn't known."""
+    """A replica of a job. If the command is empty, the replica runs the image's own, unknown entry point."""
 
     pool: int
     index: int
@@ -60,7 +60,7 @@ class Replica:
 
 
 def require_commands(job: Job, commands: Commands) -> None:
-    """Raise FaultError if the command of a worker pool is unknown. Reducers don't require a command."""
+    """Raise FaultError if a worker pool's command is unknown. Reducers don't require a command."""
     fault = "the job doesn't set a command, and the image's own command isn't known on this machine"
     cure = 'add a command, or set the image\'s command under [commands] in vertex.toml: "{}" = ["PROGRAM", "ARGUMENT"]'
     unknown = [pool for pool in job.pools if not (command(pool, commands) or pool.reduces)]
@@ -82,9 +82,9 @@ def replicas(
 ) -> tuple[Replica, ...]:
     """Return all replicas of a job, starting with the chief.
 
-    Each reference $(NAME) in the job is replaced with the value of the variable NAME. `trial` is the ID of the job's
-    tuning trial. The documentation doesn't state whether TF_CONFIG lists reducers as "ps", so a trainer must work with
-    and without reducers in TF_CONFIG.
+    Each reference $(NAME) in the job is replaced with the value of the variable NAME. `trial` is the ID of the tuning
+    trial that the job runs. The documentation doesn't state whether TF_CONFIG lists reducers as "ps", so a trainer must
+    work with and without reducers in TF_CONFIG.
     """
     members = {
         pool.index: [address(pool.index, index) for index in range(pool.replica_count)]
@@ -106,9 +106,9 @@ def replicas(
 
 
 def project_number(project: str) -> str:
-    """Return the local project number for a project ID.
+    """Return the project number that the local Vertex assigns to a project ID.
 
-    A project ID has the same number in every run. If `project` is already a number, return the number unchanged.
+    A project ID has the same number in every run. If `project` is already a number, return it unchanged.
     """
     digest = int(hashlib.sha256(project.encode()).hexdigest(), 16)
     return project if project.isdigit() else str(10 ** (DIGITS - 1) + digest % (9 * 10 ** (DIGITS - 1)))
@@ -136,7 +136,7 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
 
 
 def argument_pools(job: Job) -> list[Pool]:
-    """Return the pools that train, run parameter servers, or run the chief's program or an evaluator."""
+    """Return the pools that train, run parameter servers, run an evaluator, or run the chief's program."""
 
     def takes(pool: Pool) -> bool:
         return pool.trains or pool.serves or EVALUATOR in _program(pool) or _program(pool) == _program(job.pools[0])
@@ -147,8 +147,8 @@ def argument_pools(job: Job) -> list[Pool]:
 def command(pool: Pool, commands: Commands, variables: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
     """Return a replica's command with all arguments. Return () if only the image defines the command.
 
-    The job's command replaces the image's entry point. References in the job's command and arguments are expanded, but
-    references in the image's entry point aren't expanded.
+    The job's command overrides the image's entry point. References in the job's command and arguments are expanded, but
+    those in the image's entry point aren't.
     """
     if pool.task == "pythonPackageSpec":
         # -P: a folder in the working directory must not hide the package.
@@ -231,7 +231,7 @@ def _cluster_variables(
 
 
 def _node_level(replica: Replica, members: Members) -> dict[str, str]:
-    """Return RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+    """Return RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT.
 
     Ranks and the world size refer to machines, not processes.
     """

@@ -49,12 +49,12 @@ def moment(resource: Resource, key: str) -> datetime | None:
 
 
 def fault(resource: Resource) -> str:
-    """Return the reason why a job failed. Return "" if the job didn't fail."""
+    """Return the reason for a job's failure. Return "" if the job didn't fail."""
     return str(resource.get("error", {}).get("message", ""))
 
 
 def custom_jobs(resource: Resource) -> list[str]:
-    """Return the names of the jobs that do the work of a job.
+    """Return the names of the jobs that a job runs.
 
     A custom job runs itself, a training pipeline runs a custom or tuning job, and a tuning job runs a custom job for
     each trial.
@@ -86,9 +86,9 @@ def camel(field: str) -> str:
 
 
 def tidy(inputs: Any) -> Any:
-    """Convert a pipeline's inputs to a common form, because clients send them in different forms.
+    """Convert a pipeline's inputs to a common format, because clients send them in different formats.
 
-    Convert keys to camelCase, remove nulls, and convert floats with an integer value to integers.
+    Convert keys to camelCase, remove nulls, and convert integer-valued floats to integers.
     """
     if isinstance(inputs, dict):
         return {camel(key): tidy(inner) for key, inner in inputs.items() if inner is not None}
@@ -98,7 +98,7 @@ def tidy(inputs: Any) -> Any:
 
 
 def output_folder(resource: Resource) -> str:
-    """Return the URI of a job's output folder without a trailing slash. Return "" if the job doesn't set it."""
+    """Return the URI of a job's output folder without a trailing slash. Return "" if the job doesn't set one."""
     return str(run_spec(resource).get("baseOutputDirectory", {}).get("outputUriPrefix", "")).rstrip("/")
 
 
@@ -118,9 +118,9 @@ def machine(pool: Resource) -> str:
 
 
 def stopped_early(study: Resource) -> str:
-    """Return the reason why the study stopped a trial early.
+    """Return why the study stopped a trial early.
 
-    In the API, the state of such a trial is SUCCEEDED, because the study uses the trial's metrics.
+    In the API, the state of such a trial is SUCCEEDED, because the study still uses its metrics.
     """
     median = "worse than the median of the other trials" if "medianAutomatedStoppingSpec" in study else ""
     return f"stopped early: {median or 'unlikely to beat the best trial'}"
@@ -157,7 +157,7 @@ def final_metrics(trial: Resource) -> dict[str, float]:
 
 
 def same_result(search: Resource) -> str:
-    """Return a warning if all trials measured the same value although their parameters differ. Otherwise, return ""."""
+    """Return a warning if all trials measured the same value with different parameters. Otherwise, return ""."""
     ended = [trial for trial in trials(search) if trial["metrics"]]
     alike = [key for key in ("parameters", "metrics") if all(trial[key] == ended[0][key] for trial in ended)]
     if alike != ["metrics"]:
@@ -165,13 +165,13 @@ def same_result(search: Resource) -> str:
     metric, value = next(iter(ended[0]["metrics"].items()))
     return (
         f"all {len(ended)} trials measured exactly the same {metric}, {value}. "
-        'The flags of the trials may not reach the program. If bash -c runs a script, write "$@" in the script, and a '
+        'The trial flags might not reach the program. If bash -c runs a script, write "$@" in the script, and a '
         "word for $0 after the script. Otherwise, check sys.argv"
     )
 
 
 def trial_ids(search: Resource) -> dict[str, str]:
-    """Return the IDs of a tuning job's trials, keyed by the IDs of the trials' custom jobs."""
+    """Return the IDs of a tuning job's trials, keyed by custom job ID."""
     return {id_of(trial.get("customJob", "")): trial["id"] for trial in search.get("trials", ())}
 
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of job files. An editor uses the schema to complete and explain keys and to underline mistakes.
+"""The JSON Schema of job files. Editors use it to complete and explain keys and to underline errors.
 
 The schema is generated from the same descriptors that proto_validation.py uses. As far as JSON Schema allows, the
 schema accepts the same documents as proto_validation.py. The schema is stricter only for enums, because it rejects
@@ -88,7 +88,7 @@ def _value(field: FieldDescriptor) -> Schema:
 
 
 def _scalars() -> Schema:
-    """Return the schemas of scalars, keyed by type. Only editors use the keyword `patternErrorMessage`."""
+    """Return the schemas of scalars, keyed by type. Only editors use the `patternErrorMessage` keyword."""
     patterns = {name: {"pattern": f"^({form.pattern})$"} for name, form in FORMS.items()}
     limits = {name: {"minimum": -form.largest, "maximum": form.largest} for name, form in FORMS.items()}
     examples = {DURATION: "3600s", TIMESTAMP: "2026-11-20T15:30:00Z"}

@@ -1,7 +1,7 @@
-"""The lease of an output folder, which identifies the job that writes to the folder.
+"""The lease of an output folder, which identifies the job that writes to it.
 
-The template's trainer acquires a lease, and other trainers can also acquire a lease. If a folder doesn't contain a
-lease, the launcher treats the folder as free. launcher/docs/events.md describes the files of a lease.
+The template's trainer acquires a lease, and other trainers can acquire one, too. If a folder doesn't contain a lease,
+the launcher treats the folder as free. launcher/docs/events.md describes the files of a lease.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
     """Yield a finding for each job that writes to the output folder.
 
     Args:
-        below: The pattern of the subfolders to check. The pattern `**/` selects the output folder and all
+        below: The glob pattern of the subfolders to check. The pattern `**/` selects the output folder and all
             of its subfolders.
-        seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew its lease in
-            this time, `in_use` treats the job as ended.
+        seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew it in this
+            time, `in_use` treats the job as ended.
     """
     for file in sorted(output.glob(f"{below}{FOLDER}*.json")):
         with contextlib.suppress(*NONE):
@@ -65,7 +65,7 @@ def sentence(folder: str, claim: bytes, seconds: float) -> str:
 def _is_locked(file: Path, host: str, lock: str) -> bool | None:
     """Return whether the process that wrote a lease file is alive.
 
-    Return None if the state of the process is unknown. The trainer uses the same rules for leases.
+    Return None if the state of the process is unknown. The trainer applies the same rules to leases.
     """
     with open_regular(file) as stream:
         own = machine(stream)
@@ -89,7 +89,7 @@ def _is_renewed(file: Path, seconds: float) -> bool:
 
 
 def machine(stream: IO[bytes]) -> str:
-    """Return an identifier for the machine and the mounted file system on which a lock on the file is valid."""
+    """Return an ID of the machine and the mounted file system on which a lock on the file is valid."""
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 

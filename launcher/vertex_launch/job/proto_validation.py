@@ -1,6 +1,6 @@
 """Validation of a document against a protobuf message.
 
-This module finds all errors in a document, not only the first error. The protobuf message's descriptor is the schema.
+This module finds all errors in a document, not only the first one. The protobuf message's descriptor is the schema.
 Therefore, this module automatically supports fields that a new google-cloud-aiplatform release adds.
 """
 
@@ -185,7 +185,7 @@ def _repeated(mapping: Mapping, place: str) -> Findings:
 
 
 def _inside(value: Mapping | list[Any], place: str, check: Callable[[Any, str], Findings]) -> Findings:
-    """Yield the findings of `check` for each value in a list, or in a mapping with user-defined keys."""
+    """Yield the findings of `check` for each value in a list or in a mapping with user-defined keys."""
     if isinstance(value, Mapping):
         yield from _repeated(value, place)
         entries = [(_below(place, key), inner) for key, inner in value.items()]
@@ -207,7 +207,7 @@ def _of_field(value: Any, field: FieldDescriptor, place: str) -> Findings:
         keys = [*field.message_type.fields_by_camelcase_name] if field.message_type else []
         lone = isinstance(value, Mapping) and any(key in keys for key in value)
         cure = (
-            "begin the item with a dash, because only gcloud accepts an item without a dash"
+            "begin the item with a dash, because only gcloud accepts an item without one"
             if lone
             else "begin each item with a dash"
         )
@@ -272,7 +272,7 @@ def _of_form(value: Any, form: Form, place: str) -> Findings:
 
 
 def _written(value: Any) -> str:
-    """Return a scalar as text, in the same form as in the user's document.
+    """Return a scalar as text, in the form that the user's document uses.
 
     Convert a Python boolean to its JSON form.
     """
@@ -280,7 +280,7 @@ def _written(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return the text that represents a value in a message.
+    """Return a value as text for a message.
 
     Put text in quotes, and write other scalars as they appear in the user's document. For a list or a mapping, return
     only the value's kind.

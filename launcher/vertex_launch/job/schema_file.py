@@ -1,4 +1,4 @@
-"""The schema file that editors use for a job file. A job file's first line contains the schema file's path."""
+"""The schema file that editors use for a job file. The job file's first line contains its path."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ SOURCES = ("json_schema.py", "proto_validation.py", "spec.py")  # the files that
 
 
 def mark() -> str:
-    """Return the text that marks schema files from this launcher.
+    """Return the text that identifies schema files from this launcher.
 
     To save 0.3 s, this function computes the mark without generating the schema.
     """
@@ -39,7 +39,7 @@ def write_for(jobs: Iterable[Path]) -> None:
 def _named(job: Path) -> list[Path]:
     """Return a list with the schema file that a job file refers to. If there is no such file, return an empty list.
 
-    If the job file is a pipe, it has already been read, so this function doesn't read the pipe again.
+    If the job file is a pipe, it has already been read, so this function doesn't read it again.
     """
     with contextlib.suppress(OSError), open_regular(job) as file:
         if named := FIRST_LINE.match(file.read(BEGINNING)):
@@ -50,7 +50,7 @@ def _named(job: Path) -> list[Path]:
 def _is_missing_or_old(file: Path) -> bool:
     """Return whether the launcher should write the file.
 
-    The launcher never replaces a file that doesn't contain a launcher's mark.
+    The launcher never replaces a file that doesn't contain its mark.
     """
     try:
         with open_regular(file) as found:
@@ -61,7 +61,7 @@ def _is_missing_or_old(file: Path) -> bool:
 
 
 def _write(file: Path) -> None:
-    """Write a schema file atomically, so that a reader sees either the old schema or the new schema."""
+    """Write a schema file atomically, so that a reader sees either the old schema or the new one."""
     from vertex_launch.job import json_schema  # `check` rarely needs it
 
     part = file.with_name(f".{file.name}.{os.getpid()}")

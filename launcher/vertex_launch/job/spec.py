@@ -1,11 +1,10 @@
 """Strict parser for job files in YAML or JSON.
 
-For a valid job file, the parser returns an API message. Otherwise, the parser reports all errors together.
+For a valid job file, the parser returns an API message. Otherwise, it reports all errors together.
 
 A job file is a file that gcloud accepts as --config, with keys in camelCase. A job file contains a CustomJobSpec
-(`gcloud ai custom-jobs create`) or a whole HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). This module's
-parser reports all errors. In contrast, gcloud sends unknown keys to the service, and the protobuf parser stops at the
-first error.
+(`gcloud ai custom-jobs create`) or a complete HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). Unlike this
+parser, gcloud sends unknown keys to the service, and the protobuf parser stops at the first error.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,7 +35,7 @@ PIPELINE = (
 )
 OTHER_RESOURCES = {
     "jobSpec": (
-        "this file is a CustomJob, but a job file is only a CustomJobSpec",
+        "this file is a CustomJob, but a job file must be a CustomJobSpec",
         "move the contents of jobSpec to the top level",
     ),
     "trainingTaskDefinition": PIPELINE,
@@ -60,7 +59,7 @@ class Pool:
 
     @property
     def reduces(self) -> bool:
-        """True if the pool runs Google's reduction server image, or a mirror of the image with the same name."""
+        """True if the pool runs Google's reduction server image, or a mirror of it with the same name."""
         return REDUCER_IMAGE in self.spec.container_spec.image_uri
 
     @property
@@ -88,7 +87,7 @@ class Pool:
 
     @property
     def task(self) -> str:
-        """The key that specifies the pool's program, which is containerSpec or pythonPackageSpec.
+        """The key that specifies the pool's program: containerSpec or pythonPackageSpec.
 
         This property is "" if the pool doesn't specify a program.
         """
@@ -124,7 +123,7 @@ class Job:
 
     @cached_property
     def pools(self) -> tuple[Pool, ...]:
-        """The worker pools that have machines. An empty pool, `{}`, only skips a position."""
+        """The worker pools that have machines. An empty pool, `{}`, is only a placeholder for its position."""
         return tuple(Pool(index, spec) for index, spec in enumerate(self.spec.worker_pool_specs) if spec)
 
     @property
@@ -204,11 +203,11 @@ def read(document: Any, kind: type[M]) -> M:
 
 
 def _drop_empty(message: Any) -> None:
-    """Clear each submessage that doesn't contain a value.
+    """Clear each submessage that has no values.
 
     For example, an encryptionSpec of {} is equivalent to a missing encryptionSpec. The items of a list are never
-    cleared. Don't clear submessages in a oneof or a RaySpec, because the presence of such a submessage is meaningful.
-    For example, an empty RaySpec requests a Ray cluster.
+    cleared. Don't clear submessages in a oneof or a RaySpec, because their presence is meaningful. For example, an
+    empty RaySpec requests a Ray cluster.
     """
     for part, value in message.ListFields():
         kind = proto_validation.message_in(part)
@@ -222,7 +221,7 @@ def _drop_empty(message: Any) -> None:
 
 
 def located(finding: Finding, document: Any) -> Finding:
-    """Add the line number to a finding that doesn't have a line number.
+    """Add the line number to a finding that doesn't have one.
 
     If the document is None, don't change the finding.
     """

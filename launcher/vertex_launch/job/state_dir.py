@@ -15,13 +15,13 @@ from vertex_launch.job.spec import CHIEF_REPLICA, OUTPUT, Job
 
 @dataclass(frozen=True)
 class StateDir:
-    """The folder with the local Vertex's state."""
+    """The folder that contains the local Vertex's state."""
 
     folder: Path = Path(".vertex")
 
     @property
     def buckets(self) -> Path:
-        """The folder that contains a folder for each bucket, as /gcs does on Vertex AI."""
+        """The folder that contains a subfolder for each bucket, as /gcs does on Vertex AI."""
         return self.folder.absolute() / "gcs"
 
     @property
@@ -30,7 +30,7 @@ class StateDir:
         return self.folder.absolute() / "cache"
 
     def of_replicas(self, job_id: str) -> Path:
-        """Return the home folder ($HOME) of a job's replicas."""
+        """Return the home directory ($HOME) of a job's replicas."""
         return self.folder.absolute() / "homes" / job_id
 
     def logs(self, job_id: str) -> Path:
@@ -51,7 +51,7 @@ class StateDir:
         return self.logs(job_id) / "hosts"
 
     def nfs(self, server: str, path: str) -> Path:
-        """Return the local folder that replaces an exported folder of an NFS server."""
+        """Return the local folder that replaces a folder that an NFS server exports."""
         return self.folder.absolute() / "nfs" / server / path.lstrip("/")
 
     def metrics(self, job_id: str, replica: str = CHIEF_REPLICA) -> Path:

@@ -1,7 +1,7 @@
 """Strict parser for a YAML or JSON document. The parser preserves the text and the line number of each value.
 
 PyYAML's own constructors don't preserve the text of a value. For example, 10:30 becomes 630, `yes` becomes True, and
-the last value of a repeated key replaces the earlier values.
+the last value of a repeated key replaces the earlier ones.
 """
 
 import json
@@ -42,7 +42,7 @@ class Scalar(str):
 
 
 class Items(list[Any]):
-    """A YAML list with the line number of each item. The line numbers are keyed by the index of the item."""
+    """A YAML list with the line number of each item, keyed by the item's index."""
 
     def __init__(self, items: Sequence[Any], lines: Sequence[int]) -> None:
         super().__init__(items)
@@ -62,7 +62,7 @@ class Mapping(dict[str, Any]):
 
 
 def from_yaml(text: str) -> Any:
-    """Parse a YAML text. Raises FaultError if the text is empty, too large or not a single valid document."""
+    """Parse a YAML text. Raises FaultError if the text is empty, too large, or not a single valid document."""
     with _raising():
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
@@ -71,7 +71,7 @@ def from_yaml(text: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """Return the value of a JSON text without line numbers. Raises FaultError if the text isn't valid or is too large.
+    """Parse a JSON text without recording line numbers. Raises FaultError if the text isn't valid or is too large.
 
     This function is several times faster than `from_yaml`. In JSON, NaN and Infinity aren't valid values.
     Source: RFC 8259.
@@ -123,7 +123,7 @@ def kind(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to the types that json.loads returns. YAML's own types, such as dates, become strings."""
+    """Convert a value to the types that json.loads returns. YAML types, such as dates, become strings."""
     if isinstance(value, dict):
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -141,8 +141,8 @@ def plain(value: Any) -> Any:
 def line(document: Any, place: str) -> int:
     """Return the line number of a path such as `workerPoolSpecs[1].machineSpec`.
 
-    If the document doesn't contain the whole path, return the line number of the last existing part of the path. If no
-    part of the path exists, return 0. For a value from an alias or `<<`, return the line on which the value is defined.
+    If the document doesn't contain the whole path, return the line number of its last existing part. If no part of the
+    path exists, return 0. For a value from an alias or `<<`, return the line that defines it.
     """
     return [0, *(where for where, _ in _along(document, place))][-1]
 
@@ -175,7 +175,7 @@ def _values(text: str) -> int:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that creates `Mapping`, `Items` and `Scalar` objects, and stops if a document is too large."""
+    """A YAML loader that creates `Mapping`, `Items`, and `Scalar` objects and stops if a document is too large."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -186,11 +186,11 @@ class _Loader(yaml.SafeLoader):
         is_alias = self.check_event(yaml.AliasEvent)
         node: Any = super().compose_node(parent, index)
         if is_alias and node not in self._sizes:
-            raise _fault(node, "an alias is inside the value that the alias refers to", "write that part out")
+            raise _fault(node, "an alias is inside the value that it refers to", "replace the alias with its value")
         inner = [] if isinstance(node, ScalarNode) else node.value
         self._sizes[node] = 1 + sum(self._sizes[child[1] if isinstance(child, tuple) else child] for child in inner)
         if self._sizes[node] > VALUES_LIMIT:
-            raise _fault(node, f"its aliases expand to more than {VALUES_LIMIT:,} values", "use fewer aliases")
+            raise _fault(node, f"this value's aliases expand to more than {VALUES_LIMIT:,} values", "use fewer aliases")
         self._keys += isinstance(parent, MappingNode) and index is None
         if len(self._sizes) - self._keys > VALUES_LIMIT:
             raise _fault(node, f"contains more than {VALUES_LIMIT:,} values", "no job needs that many")
@@ -226,17 +226,17 @@ _Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+0123456789"))
 
 
 def _merged(node: MappingNode) -> dict[str, tuple[Node, Node]]:
-    """Return a mapping's keys and values, including merged keys, keyed by name.
+    """Return a mapping's key and value nodes, including merged ones, keyed by name.
 
-    A mapping's own keys override merged keys. If several merged mappings contain a key, the first mapping is used.
-    However, PyYAML 6.0.4 uses the last mapping of `<<: [a, b]` (yaml/pyyaml#953).
+    A mapping's own keys override merged ones. If several merged mappings contain a key, the first mapping is used.
+    PyYAML 6.0.4 itself uses the last mapping of `<<: [a, b]` (yaml/pyyaml#953).
     Source: yaml.org/type/merge.html.
     """
     own: dict[str, tuple[Node, Node]] = {}
     merged: dict[str, tuple[Node, Node]] = {}
     for key, value in node.value:
         if not isinstance(key, ScalarNode):
-            raise _fault(key, "a key must be a plain name", "if the braces belong to a value, quote the value")
+            raise _fault(key, "a key must be a plain name", "if the braces belong to a value, quote it")
         if key.tag != f"{TAG}merge":
             own[key.value] = key, value
             continue

@@ -1,7 +1,7 @@
-"""Validation of the study of a hyperparameter tuning job, and the values of the study's parameters.
+"""Validates the study of a hyperparameter tuning job, and provides the values of the study's parameters.
 
 `vertex-launch check` shows the docstrings of the functions `..._findings` as rules.
-Source, unless a docstring gives a different source: google-cloud-aiplatform 2.7.0, the documentation of StudySpec.
+Source, unless a docstring gives a different one: google-cloud-aiplatform 2.7.0, the documentation of StudySpec.
 """
 
 from collections import Counter, defaultdict
@@ -71,7 +71,7 @@ def kind_of(parameter: ParameterSpec) -> str:
 
 
 def values_of(parameter: ParameterSpec) -> Sequence[Any]:
-    """Return all values of an integer, discrete or categorical parameter, in the order of the study."""
+    """Return all values of an integer, discrete, or categorical parameter, in the order of the study."""
     if "integer_value_spec" in parameter:
         smallest, largest = _bounds(parameter)
         return range(smallest, largest + 1)
@@ -86,7 +86,7 @@ def described(parameter: ParameterSpec) -> str:
 
 
 def shown(value: float | int | str) -> str:
-    """Return the text that represents a value in a flag.
+    """Return a parameter value as text for a flag.
 
     For 64.0, return `64`, because a trainer may expect an integer.
     """
@@ -99,9 +99,9 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
-    """Yield a finding for each reason why the local Vertex rejects the study.
+    """Yield a finding for each reason for which the local Vertex rejects the study.
 
-    This function doesn't check the job that each trial runs, because the rules for custom jobs check that job.
+    This function doesn't check the job that each trial runs, because the rules for custom jobs check it.
     """
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
@@ -112,7 +112,7 @@ def count_findings(job: HyperparameterTuningJob) -> Findings:
     most, parallel, failed = job.max_trial_count, job.parallel_trial_count, job.max_failed_trial_count
     if most < 1:
         yield Finding(
-            "maxTrialCount", f"must be 1 or more, not {most}", "set the number of trials that you can pay for"
+            "maxTrialCount", f"must be 1 or more, not {most}", "set the number of trials that you want to pay for"
         )
     if parallel < 1:
         cure = "choose a small number, because later trials learn from earlier ones"
@@ -153,7 +153,7 @@ def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
 
 
 def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the path of each parameter's values, the parameter's name, and values that a trial may use."""
+    """Yield the path of each parameter's values, the parameter's name, and values that a trial might use."""
     for node in _nodes(study):
         values: Iterable[float | int | str] = ()
         if node.kind in LARGEST:
@@ -182,7 +182,7 @@ def local_findings(job: HyperparameterTuningJob) -> Findings:
             yield Finding(f"studySpec.{camel(field)}", fault, "keep one metric")
     for node in _nodes(study):
         if node.kind in LARGEST and max(map(abs, _bounds(node.spec))) > LARGEST[node.kind]:
-            fault = f"the range exceeds {LARGEST[node.kind]:g}, and larger numbers lose digits"
+            fault = f"the range exceeds {LARGEST[node.kind]:g}, and larger numbers lose precision"
             yield Finding(node.values_place, fault, "narrow the range")
 
 
@@ -255,12 +255,12 @@ def _of_list(node: _Node) -> Findings:
         yield Finding(place, "the list contains a value twice", "keep one of them")
     elif node.kind == "discrete_value_spec":
         if any(after - before < APART for before, after in pairwise(values)):
-            yield Finding(place, f"values must increase by {APART} or more", "sort the values")
+            yield Finding(place, f"each value must exceed the previous one by at least {APART}", "sort the values")
         if len(values) > DISCRETE_LIMIT:
             fault = f"{len(values)} values are too many, because Vertex AI accepts at most {DISCRETE_LIMIT}"
             yield Finding(place, fault, "use a doubleValueSpec")
         if node.spec.scale_type in LOGARITHMIC and min(values) <= 0:
-            cure = "keep values above 0 or use UNIT_LINEAR_SCALE"
+            cure = "keep all values above 0, or use UNIT_LINEAR_SCALE"
             yield Finding(place, f"{min(values):g} has no logarithm", cure)
 
 
@@ -271,7 +271,7 @@ def _of_conditions(node: _Node, study: StudySpec) -> Findings:
         if misplaced := _misplaced(node, child, study):
             yield Finding(place, *misplaced)
         elif not field:
-            fault = f"depends on single values, but its parent has {camel(node.kind) or 'no values'}"
+            fault = f"depends on discrete values, but its parent has {camel(node.kind) or 'no values'}"
             yield Finding(place, fault, "use a discreteValueSpec in the parent")
         elif not _condition(child) or field not in child:
             yield Finding(place, f"the values of {name} are missing", f"add {camel(field)}")
@@ -283,7 +283,7 @@ def _of_conditions(node: _Node, study: StudySpec) -> Findings:
 
 
 def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, str] | None:
-    """Return the problem and the advice if a conditional parameter is under itself or under the wrong parameter."""
+    """Return the problem and the solution if a conditional parameter is under itself or under the wrong parameter."""
     name = child.parameter_spec.parameter_id
     owners = [one.parameter_id for one in study.parameters if _has_values(one, child)]
     parent = owners[0] if owners else "the parameter that it depends on"
@@ -302,7 +302,7 @@ def _has_values(parameter: ParameterSpec, child: Conditional) -> bool:
 
 
 def _of_ids(nodes: Sequence[_Node]) -> Findings:
-    """Yield a finding for each parameter that has the same name as a different parameter in the same trial."""
+    """Yield a finding for each parameter that has the same name as another parameter in the same trial."""
     by_name: dict[str, list[_Node]] = defaultdict(list)
     for node in nodes:
         name = node.spec.parameter_id

@@ -1,4 +1,4 @@
-"""The hosts of Google's APIs to which clients in a replica connect."""
+"""The Google API hosts that clients in a replica connect to."""
 
 import re
 
@@ -9,12 +9,12 @@ METADATA = ("metadata.google.internal", "metadata")
 
 
 def is_google(host: str) -> bool:
-    """Return whether a host belongs to Google's APIs. The hostname can be followed by a port."""
+    """Return whether a host is a Google API host. The host can include a port."""
     return bool(GOOGLE.fullmatch(host.lower()))
 
 
 def names(region: str) -> tuple[str, ...]:
-    """Return the hosts that clients in a region resolve most often."""
+    """Return the hostnames that clients in a region resolve most often."""
     return (
         *METADATA,
         *(f"{api}.googleapis.com" for api in (*APIS, f"{region}-aiplatform", f"aiplatform.{region}.rep")),

@@ -50,7 +50,7 @@ class JobRecord:
             self.fail(outcome.status, f"{outcome.message}\nLogs: {self.logs}")
 
     def fail(self, status: str, message: str) -> None:
-        """Record that the job was canceled or failed. `status` is the name of a google.rpc.Code."""
+        """Record that the job failed or was canceled. `status` is the name of a google.rpc.Code."""
         state = "CANCELLED" if status == "CANCELLED" else "FAILED"
         self._update(state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
 
@@ -62,7 +62,7 @@ class JobRecord:
 
 @contextlib.contextmanager
 def recorded(job: Job, context: Context) -> Iterator[JobRecord]:
-    """Yield the record of a job that the block runs. If the block raises an exception, record the error."""
+    """Yield the record of the job that the `with` block runs. If the block raises an exception, record the error."""
     record = JobRecord(job, context)
     with contextlib.closing(record.journal):
         try:

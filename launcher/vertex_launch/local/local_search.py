@@ -22,14 +22,14 @@ from vertex_launch.local.views.jobs import reports
 
 
 class Searched(NamedTuple):
-    """An ended tuning job, and all custom jobs, including the jobs of the trials."""
+    """A tuning job that has ended, and all custom jobs, including those of its trials."""
 
     search: Resource
     runs: Sequence[Resource]
 
 
 def run(message: HyperparameterTuningJob, job: Job, context: Context, console: Console, fresh: bool) -> Searched:
-    """Run a tuning job to completion, as Vertex AI does. Return the ended tuning job and all custom jobs.
+    """Run a tuning job to completion, as Vertex AI does. Return the tuning job and all custom jobs.
 
     Each trial of the tuning job runs `job`. If `fresh` is true, empty the output folder first. Otherwise, continue a
     stopped tuning job that has the same name and output folder. Raises FaultError if a local Vertex uses the state
@@ -54,7 +54,7 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
 
 
 def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job: Job, state_dir: StateDir) -> Resource:
-    """Return the last tuning job with the same name and output folder. Return {} if there is no such job.
+    """Return the latest tuning job with the same name and output folder, or {} if there is none.
 
     Raises FaultError if the earlier tuning job has a different study, or the output folder contains files of a
     different run.
@@ -65,7 +65,7 @@ def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job
     last = next(same, {})
     output = local_folder(job, state_dir)
     if not last and output and output.exists() and any(output.iterdir()):
-        fault = f"{shown(output)} contains the output of a run that isn't tuning job {name}"
+        fault = f"{shown(output)} contains the output of a run other than tuning job {name}"
         raise FaultError(f"{job.origin}: {fault}; to delete that output, add --fresh")
     before = last.get("studySpec", study)
     if changed := [key for key in sorted({*study, *before}) if study.get(key) != before.get(key)]:

@@ -1,6 +1,6 @@
 """Run a model's serving container command locally, and send prediction requests as Vertex AI does.
 
-Source of the routes, variables and formats: Vertex AI, "Custom container requirements for inference".
+Source of the routes, variables, and formats: Vertex AI, "Custom container requirements for inference".
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Endpoint:
 def serving(
     model: Path, environ: Mapping[str, str], state_dir: StateDir, command: Sequence[str] = COMMAND
 ) -> Iterator[Endpoint]:
-    """Run the model's serving container until the end of the block.
+    """Run the model's serving container until the `with` block ends.
 
     As on Vertex AI, the container receives only a few of the shell's environment variables. Raises FaultError if the
     container exits or doesn't become healthy within READY_SECONDS.

@@ -1,4 +1,4 @@
-"""The JSON file of a resource, such as .vertex/projects/P/locations/L/customJobs/ID.json."""
+"""The JSON file that stores a resource, such as .vertex/projects/P/locations/L/customJobs/ID.json."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from vertex_launch.untrusted.regular_file import read_regular
 
 
 def write(file: Path, resource: Mapping[str, Any]) -> None:
-    """Write a resource atomically. A concurrent reader receives either the old version or the new version."""
+    """Write a resource atomically. A concurrent reader receives either the old or the new version."""
     private(file.parent)
     part = file.with_suffix(".part")
     with open(part, "w", encoding="utf-8", opener=private_file) as written:
@@ -23,7 +23,7 @@ def write(file: Path, resource: Mapping[str, Any]) -> None:
 
 
 def read(file: Path, name: str) -> dict[str, Any] | None:
-    """Read the resource with this name. Return None if the file doesn't contain the resource."""
+    """Read the resource with this name. Return None if the file doesn't contain it."""
     try:
         resource = jsons.loads(read_regular(file))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The statuses of failed requests and jobs, with the names in google.rpc.Code."""
+"""The statuses of failed requests and jobs, named as in google.rpc.Code."""
 
 from typing import Any
 
@@ -21,5 +21,5 @@ STATUSES = {
 
 
 def rpc_status(status: str, message: str) -> dict[str, Any]:
-    """Return a google.rpc.Status, which is the value of a resource's `error` field."""
+    """Return a google.rpc.Status for the `error` field of a resource."""
     return {"code": STATUSES[status][1], "message": message}

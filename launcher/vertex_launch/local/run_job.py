@@ -1,4 +1,4 @@
-"""Runs one job on this machine as Vertex AI does, and shows the output of the job's replicas."""
+"""Runs one job on this machine as Vertex AI does, and shows the output of its replicas."""
 
 import re
 import shutil
@@ -61,7 +61,7 @@ def require_free(job: Job, state_dir: StateDir, below: str = "") -> None:
 
 
 def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
-    """Print a notice if this run continues an earlier run, because a continued run may surprise the user."""
+    """Print a notice if this run continues an earlier run, because this might surprise the user."""
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
         notice = f"Continuing the earlier run in {shown(folder)}. To start over, use --fresh."
@@ -73,7 +73,7 @@ def run(job: Job, context: Context, console: Console, fresh: bool, whole: int) -
 
     Args:
         fresh: whether to delete the files that earlier runs left in the job's output folder.
-        whole: the number of replicas in the job file, excluding reducers. `job` may contain fewer replicas.
+        whole: the number of replicas in the job file, excluding reducers. `job` might contain fewer.
     """
     introduce(job, whole, console)
     host.remove_left_homes(context.state_dir)
@@ -135,7 +135,7 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
 
 
 def printed(line: str) -> Text:
-    """Return the text of a line in the color of the severity that the line sets.
+    """Return the text of a log line in the color of its severity.
 
     The text of a JSON line is its message. Plain lines on stderr aren't red, because libraries print a lot of harmless
     output to stderr.
@@ -171,8 +171,8 @@ def _show_last_words(ended: Ended, console: Console) -> None:
 
 
 def shown(path: Path) -> Path:
-    """Return the path relative to the current folder.
+    """Return the path relative to the current folder if the folder contains it.
 
-    Return the path unchanged if the path isn't in the current folder.
+    Otherwise, return the path unchanged.
     """
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,4 +1,4 @@
-"""The local Vertex server, which provides the REST APIs of Vertex AI, Cloud Logging and Cloud Storage."""
+"""The local Vertex server, which provides the REST APIs of Vertex AI, Cloud Logging, and Cloud Storage."""
 
 import os
 import re
@@ -81,7 +81,7 @@ class Vertex:
         self.store.close()
 
     def routes(self) -> list[Route]:
-        """Return the routes of the APIs, the web page and the interactive shells."""
+        """Return the routes of the APIs, the web page, and the interactive shells."""
         named = self._projects.translated
         resources = named(self.resource)
         return [

@@ -1,1 +1,1 @@
-"""Plans the machines, the cost and the speed of a job before the job is submitted."""
+"""Plans the machines, cost, and speed of a job before it's submitted."""

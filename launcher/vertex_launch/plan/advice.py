@@ -86,7 +86,7 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
     if machines.count == 1:
         yield "with one machine, gradients don't cross the network"
     if training.trials:
-        yield "a tuning job may also pass a trial's flags to the reducers, which reject these flags (trial-reducers)"
+        yield "a tuning job might also pass a trial's flags to the reducers, which reject these flags (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
         yield "FLEX_START requires the same machine type in every pool, so the reducers can't use CPU machines"
     if all_reduce.gpudirect:
@@ -136,7 +136,7 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
 
 
 def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
-    """Return the verdict on reducers that are faster than a ring, based on the reducers' gain and price."""
+    """Return the verdict on reducers that are faster than a ring, based on their gain and price."""
     ring, reduced = all_reduce.ring.seconds, all_reduce.reducers.seconds
     gain = f"{sizing} shorten the all-reduce from {seconds(ring)} to {seconds(reduced)}"
     prices = None if training.usd is None or sizing.usd is None else (training.usd, sizing.usd)

@@ -24,7 +24,7 @@ PANELS: tuple[tuple[str, Callable[[Point], float]], ...] = (
 
 
 def save(plan: Plan, path: Path) -> None:
-    """Save a chart of throughput, efficiency and cost over the number of machines."""
+    """Save a chart of throughput, efficiency, and cost as a function of the number of machines."""
     figure = Figure(figsize=(13, 4.8), layout="constrained")
     axes = figure.subplots(1, len(PANELS))
     for ax, (label, value) in zip(axes, PANELS, strict=True):

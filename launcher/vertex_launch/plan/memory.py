@@ -1,6 +1,6 @@
 """Checks whether a job fits on its GPUs by comparing the memory that one process needs with the memory of one GPU.
 
-The sizes of parameters, gradients and the optimizer's moments are exact. The size of activations is an estimate of the
+The sizes of parameters, gradients, and the optimizer's moments are exact. The size of activations is an estimate of the
 memory that the backward pass needs. RESERVED is an estimate of the memory that the CUDA context, NCCL's buffers and
 fragmentation occupy.
 """
@@ -64,7 +64,7 @@ def remedy(workload: Workload, gpus: int, card: Accelerator) -> str:
         return f"the job would fit with --micro-batches {micro_batches} (micro-batches of at most {fitting} samples)"
     shard = state / gpus
     if shard + needs.activations + RESERVED <= needs.card:
-        sharded = f"the job would fit if parameters, gradients and optimizer state were sharded across all {gpus} GPUs"
+        sharded = f"the job would fit if parameters, gradients, and optimizer state were sharded across all {gpus} GPUs"
         return f"{sharded}, with {shard / 1e9:.1f} GB on each GPU"
     return "sharding across all GPUs isn't enough; use GPUs with more memory, or split the model into pipeline stages"
 

@@ -1,4 +1,4 @@
-"""Plans the machines, price, memory and step time of a job, and determines whether reduction servers pay off."""
+"""Plans the machines, price, memory, and step time of a job, and determines whether reduction servers pay off."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Needs:
-    """The machines, the price and the quotas of a job. These needs don't depend on the program that the job runs.
+    """The machines, price, and quotas of a job. These needs don't depend on the program that the job runs.
 
     If a price is unknown, `price` is None.
     """
@@ -72,7 +72,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Plan(Needs):
-    """All figures of a job before the job is submitted. If a figure is unknown, its value is None."""
+    """All figures for a job that hasn't been submitted yet. If a figure is unknown, its value is None."""
 
     machines: Machines  # that train
     workload: Workload | None

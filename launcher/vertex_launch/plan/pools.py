@@ -1,4 +1,4 @@
-"""Computes the number, the network speed and the price of a job's machines, and the quotas that the job needs."""
+"""Computes the number, network speed, and price of a job's machines, and the quotas that the job needs."""
 
 import math
 from collections import Counter
@@ -134,7 +134,7 @@ def needed(job: Job | TuningJob, settings: Settings) -> tuple[Quota, ...]:
 
 
 def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: str) -> Iterator[tuple[Quota, int]]:
-    """Yield each wanted quota that has a limit in the region, together with this limit.
+    """Yield each wanted quota that has a limit in the region, together with its limit.
 
     Source: Cloud Quotas API v1, quotaInfos.
     """

@@ -1,10 +1,10 @@
 """Computes how many reduction servers a job needs, how much time they save, and how much they cost.
 
-A training step computes gradients and all-reduces the gradients. The all-reduce of a layer starts while the backward
-pass still computes the gradients of earlier layers, so part of the all-reduce overlaps with the backward pass. This
-overlap is at most 2/3 of the compute time, because the backward pass has twice as many operations as the forward pass.
-Source: Zhang et al., "Poseidon", USENIX ATC 2017, wait-free backpropagation. The actual overlap is smaller, because
-the all-reduce of the first layer doesn't overlap with any computation.
+A training step computes gradients and all-reduces them. The all-reduce of a layer starts while the backward pass still
+computes the gradients of earlier layers, so part of the all-reduce overlaps with the backward pass. This overlap is at
+most 2/3 of the compute time, because the backward pass has twice as many operations as the forward pass. Source: Zhang
+et al., "Poseidon", USENIX ATC 2017, wait-free backpropagation. The actual overlap is smaller, because the all-reduce
+of the first layer doesn't overlap with any computation.
 """
 
 import math

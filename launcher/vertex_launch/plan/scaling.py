@@ -1,4 +1,4 @@
-"""Computes the throughput, efficiency and cost of a job on 1 to 1,024 of its machines.
+"""Computes the throughput, efficiency, and cost of a job on 1 to 1,024 of its machines.
 
 Each GPU keeps its batch size, so the global batch grows with the number of machines. The number of reducers follows
 the rule in Vertex AI's documentation. All figures are based on network transfer times from allreduce_cost.py. In

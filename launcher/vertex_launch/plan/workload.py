@@ -1,8 +1,7 @@
-"""Reads the operations and sizes of a step from the trainer, and the speed of a run from the run's TensorBoard curves.
+"""Reads the operations and sizes of a step from the trainer, and the speed of a run from its TensorBoard curves.
 
 The `python -m trainer.describe FLAGS` command builds the model without its weights. The command imports the framework,
-which takes a few seconds. The output of the command is therefore cached until the flags or a file of the trainer
-change.
+which takes a few seconds. Its output is therefore cached until the flags or a trainer file changes.
 """
 
 import hashlib
@@ -33,7 +32,7 @@ ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILI
 
 @dataclass(frozen=True)
 class Workload:
-    """The operations and the sizes in bytes of a step, for a GPU that holds the whole model.
+    """The operations of a step and its sizes in bytes, for a GPU that holds the whole model.
 
     The field names match trainer/describe/estimate.py.
     """

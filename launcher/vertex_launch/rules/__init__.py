@@ -1,9 +1,9 @@
-"""Rules that find problems in a job before you submit the job to Vertex AI.
+"""Rules that find problems in a job before you submit it to Vertex AI.
 
-Each module contains the rules for one subject. Each function with the decorator @rule checks one rule. The decorator
-specifies the rule's code, severity and sources. The facts that rules use are in vertex_launch/facts/. The command
+Each module contains the rules for one topic. Each function with the @rule decorator checks one rule. The decorator
+specifies the rule's code, severity, and sources. The facts that rules use are in vertex_launch/facts/. The command
 `python -m vertex_launch.rules` prints a page that lists all rules. A project's own rules can import the names in
-`__all__`. The page launcher/docs/house-rules.md describes how to write such rules.
+`__all__`. The page launcher/docs/house-rules.md describes how to write these rules.
 """
 
 import re
@@ -107,5 +107,5 @@ def _found(rules: Collection[Rule], job: Job | TuningJob, context: RuleContext) 
 
 
 def _numbered(place: str) -> str:
-    """Return the location with zero-padded numbers, so that env[9] is sorted before env[10]."""
+    """Return the location with zero-padded numbers, so that env[9] sorts before env[10]."""
     return re.sub("[0-9]+", lambda digits: digits[0].zfill(9), place)

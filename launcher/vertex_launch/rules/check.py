@@ -1,4 +1,4 @@
-"""Check job files against the rules, and warn about old facts and outdated releases."""
+"""Check job files against the rules, and warn about outdated facts and releases."""
 
 import re
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ DROPPED = {
 
 @dataclass(frozen=True)
 class Examined:
-    """A job file and the findings in this file. `job` is None if the file can't be parsed as a job."""
+    """A job file and its findings. `job` is None if the file can't be parsed as a job."""
 
     path: Path
     job: Job | TuningJob | None
@@ -35,7 +35,7 @@ class Examined:
 
 
 def examine(path: Path, settings: Settings, project: Project) -> Examined:
-    """Read a job file and check the job against the rules."""
+    """Read a job file, and check it against the rules."""
     try:
         job = spec.load(path)
     except FaultError as error:
@@ -44,7 +44,7 @@ def examine(path: Path, settings: Settings, project: Project) -> Examined:
 
 
 def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> list[Examined]:
-    """Check several job files, and warn if two of the jobs have the same output folder."""
+    """Check several job files, and warn if two jobs have the same output folder."""
     examined: list[Examined] = []
     outputs: dict[str, str] = {}
     for path in dict.fromkeys(paths):
@@ -56,13 +56,10 @@ def examine_all(paths: Iterable[Path], settings: Settings, project: Project) -> 
 
 
 def facts_notice(catalog: Catalog, today: date) -> str:
-    """Return a warning if the facts that the rules use are old. Otherwise, return ""."""
+    """Return a warning if the facts that the rules use are outdated. Otherwise, return ""."""
     if (today - catalog.compiled).days <= FRESH_DAYS:
         return ""
-    return (
-        f"{FACTS}: the facts date from {catalog.compiled}; "
-        "compare the facts with their sources, or update vertex-launch"
-    )
+    return f"{FACTS}: the facts date from {catalog.compiled}; compare them with their sources, or update vertex-launch"
 
 
 def release_notice(made_with: str, installed: str = __version__) -> str:

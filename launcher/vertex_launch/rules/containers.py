@@ -1,4 +1,4 @@
-"""Rules for the images, packages and environment variables of a job's pools."""
+"""Rules for the images, packages, and environment variables of a job's pools."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def image_at(pool: Pool) -> str:
 
 
 def images(job: Job) -> Iterator[tuple[Pool, str]]:
-    """Return each image and the first pool that runs the image. Rules ignore other pools with the same image."""
+    """Return each image and the first pool that runs it. Rules ignore other pools with the same image."""
     first = {image_of(pool): pool for pool in reversed(job.pools)}
     return ((pool, image) for image, pool in reversed(first.items()) if image)
 
@@ -56,8 +56,8 @@ def images(job: Job) -> Iterator[tuple[Pool, str]]:
 def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
     """Return the words of a pool's program, each with its location in the job.
 
-    If the pool doesn't set a command, the command that vertex.toml specifies for the image is used. Environment
-    variables that Vertex AI sets aren't expanded.
+    If the pool doesn't set a command, use the command that vertex.toml specifies for the image. Environment variables
+    that Vertex AI sets aren't expanded.
     """
     command, env = pool.spec.container_spec.command, expanded(pool.env, {})
     usual = () if command else context.settings.commands.get(image_of(pool), ())
@@ -68,7 +68,7 @@ def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
 
 
 class Flag(NamedTuple):
-    """A flag of a program, with its location, its name with underscores, and its value or the next word."""
+    """A command-line flag, with its location, its name in snake_case, and its value or the next word."""
 
     place: str
     name: str
@@ -84,21 +84,21 @@ def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
 
 
 def prebuilt_name(context: RuleContext, image: str) -> str:
-    """Return the name of a Google training image, excluding the registry and tag. Return "" for all other images."""
+    """Return the name of a Google training image without its registry and tag. Return "" for all other images."""
     name, registries = untagged(image), context.catalog.prebuilt_registries
     return next((name.removeprefix(f"{one}/") for one in registries if name.startswith(f"{one}/")), "")
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Return whether an image is the project's image, with any digest, or the variant of this image without CUDA."""
+    """Return whether an image is the project's image, with any digest, or the variant of it without CUDA."""
     ours = context.settings.image
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
 
 @rule("image-name", "error", "documented", "image-reference")
 def image_named(job: Job, context: RuleContext) -> Findings:
-    """An image name must be valid in a registry. The name must be lowercase, and must not contain a protocol or
-    template placeholders.
+    """An image name must be valid in a registry. The name must be lowercase and must not contain a protocol or template
+    placeholders.
     Otherwise: Vertex AI rejects the job, or the replicas don't start."""
     for pool, image in images(job):
         if not REFERENCE_TO_IMAGE.fullmatch(image):
@@ -129,7 +129,7 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
         if not (googles or "@" in image) and REFERENCE_TO_IMAGE.fullmatch(image) and _tag(image) in ("", "latest"):
             fault = "the tag latest refers to a different image after every push"
-            yield Finding(image_at(pool), fault, "use a fixed tag such as :1, or preferably a digest")
+            yield Finding(image_at(pool), fault, "use a fixed tag such as :1 or, preferably, a digest")
 
 
 @rule_of_pool("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
@@ -186,8 +186,8 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
 
 @rule("prebuilt-ended", "warning", "documented", "prebuilt-containers")
 def prebuilt_available(job: Job, context: RuleContext) -> Findings:
-    """A job should not use a Google training image after the end of the image's availability.
-    Otherwise: Google may remove the image at any time. If the image is removed, replicas can't start."""
+    """A job should not use a Google training image after the image's end-of-availability date.
+    Otherwise: Google might remove the image at any time. After that, replicas can't start."""
     for pool, image in images(job):
         end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
         if end and context.project.today and end < context.project.today:
@@ -210,7 +210,7 @@ def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
 @rule_of_pool("executor-foreign", "warning", "documented", "api-types")
 def executor_prebuilt(pool: Pool, context: RuleContext) -> Findings:
     """A Python package should run in one of Google's training images.
-    Otherwise: Vertex AI rejects the job, or runs the package in an image that may lack the package's dependencies."""
+    Otherwise: Vertex AI rejects the job, or runs the package in an image that might lack the package's dependencies."""
     image = pool.spec.python_package_spec.executor_image_uri
     if REFERENCE_TO_IMAGE.fullmatch(image) and not prebuilt_name(context, image):
         cure = f"use an image from {context.catalog.prebuilt_registries[0]}, or a containerSpec"
@@ -254,7 +254,8 @@ def env_small(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("env-name", "error", "documented", "api-types")
 def env_named(pool: Pool, context: RuleContext) -> Findings:
-    """The name of an environment variable must consist of letters, digits and _, and must not begin with a digit."""
+    """The name of an environment variable must consist of letters, digits, and underscores, and must not begin with a
+    digit."""
     for index, variable in enumerate(pool.env):
         if not VARIABLE.fullmatch(variable.name):
             proposal = re.sub("^(?=[0-9])|[^A-Za-z0-9_]", "_", variable.name) or "a name"
@@ -263,7 +264,7 @@ def env_named(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("env-apostrophe", "error", "documented", "env-refusal")
 def env_without_apostrophes(pool: Pool, context: RuleContext) -> Findings:
-    """The value of an environment variable must not contain an apostrophe without a backslash before it."""
+    """The value of an environment variable must not contain an apostrophe unless a backslash precedes it."""
     for index, variable in enumerate(pool.env):
         if APOSTROPHE.search(variable.value):
             cure = "use double quotes, or write \\' if the program accepts a backslash"
@@ -273,7 +274,7 @@ def env_without_apostrophes(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("env-repeated", "warning", "inferred", "api-types")
 def env_distinct(pool: Pool, context: RuleContext) -> Findings:
     """A pool should set an environment variable only once.
-    Otherwise: Only one of the values takes effect. The documentation doesn't state which value takes effect."""
+    Otherwise: Only one of the values takes effect. The documentation doesn't state which one."""
     for name, count in Counter(variable.name for variable in pool.env).items():
         if count > 1:
             yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep only one value")
@@ -297,41 +298,41 @@ def env_free(job: Job, context: RuleContext) -> Findings:
 
 @rule("env-unset", "warning", "inferred", "distributed-training", "vertex_launch/job/contract.py")
 def references_set(job: Job, context: RuleContext) -> Findings:
-    """A job with one replica should not refer to RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT. Vertex AI sets these
+    """A job with one replica should not refer to RANK, WORLD_SIZE, MASTER_ADDR, or MASTER_PORT. Vertex AI sets these
     variables only in jobs with several replicas.
     Otherwise: The program receives literal text such as $(RANK) instead of a value."""
     for pool in job.pools if sum(pool.replica_count for pool in job.pools) == 1 else ():
         for place, word in words(pool, context):
             for name in REFERENCE.findall(word):
                 if name in OF_SEVERAL:
-                    fault = f"$({name}) isn't replaced, because Vertex AI sets this variable only for several replicas"
+                    fault = f"$({name}) isn't replaced, because Vertex AI sets it only in jobs with several replicas"
                     yield Finding(place, fault, f"write {OF_SEVERAL[name]}, or remove the flag")
 
 
 @rule_of_pool("command-letters", "error", "documented", "api-types")
 def command_of_words(pool: Pool, context: RuleContext) -> Findings:
-    """The command and args must be lists of words, because the Python SDK splits a string into its letters.
-    Otherwise: Vertex AI starts a program whose name is a single letter, and every replica fails immediately."""
+    """The command and args must be lists of words, because the Python SDK splits a string into single characters.
+    Otherwise: Vertex AI starts a program whose name is a single character, and every replica fails immediately."""
     for key, items in (("command", pool.spec.container_spec.command), ("args", pool.args)):
         text = "".join(items)
         letters = len(items) >= FEWEST_LETTERS and all(len(item) == 1 for item in items)
         if letters and not text.isdigit():  # single digits may be intended
-            fault = f'the SDK split the string "{text}" into a list of its letters'
+            fault = f'the SDK split the string "{text}" into a list of single characters'
             yield Finding(f"{pool.task}.{key}", fault, f"pass a list: {json.dumps(text.split())}")
 
 
 def _kind(image: str) -> tuple[str, str, str]:
-    """Return the framework, hardware and version in a Google image's name, or "" for each missing value."""
+    """Return the framework, hardware, and version in a Google image's name, or "" for each missing value."""
     framework, hardware, version = found.groups() if (found := GOOGLES.match(image)) else ("", "", "")
     return framework.replace("scikit-learn", "sklearn"), re.sub("cu.*", "gpu", hardware.replace("xla", "cpu")), version
 
 
 def _tag(image: str) -> str:
-    """Return an image's tag. Return "" if the image doesn't have a tag. Example: trainer:1 has the tag 1."""
+    """Return an image's tag, or "" if the image doesn't have one. For example, trainer:1 has the tag 1."""
     return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def untagged(image: str) -> str:
-    """Return an image name without its tag and digest. Example: demo/trainer:1 becomes demo/trainer."""
+    """Return an image name without its tag and digest. For example, demo/trainer:1 becomes demo/trainer."""
     bare = image.partition("@")[0]
     return bare.removesuffix(f":{_tag(image)}")

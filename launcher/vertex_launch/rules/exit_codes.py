@@ -1,4 +1,4 @@
-"""The rule that a shell script must exit with the exit code of its trainer."""
+"""The rule that a shell script must exit with its trainer's exit code."""
 
 import re
 
@@ -31,7 +31,7 @@ BASHES = ("bash", "zsh", "ksh")  # the shells that have pipefail
 
 @rule("exit-hidden", "warning", "inferred", "shell")
 def failure_shown(job: Job, context: RuleContext) -> Findings:
-    """A script that a shell runs with -c should exit with the exit code of the trainer that the script starts.
+    """A script that a shell runs with -c should exit with the exit code of the trainer that it starts.
     Otherwise: If the trainer fails, Vertex AI reports that the job succeeded and doesn't restart the job."""
     texts = {text.text: text for pool in reversed(job.pools) if (text := shells.inline(words(pool, context)))}
     for text in reversed(texts.values()):
@@ -43,8 +43,8 @@ def failure_shown(job: Job, context: RuleContext) -> Findings:
 def _trainer(script: Script) -> tuple[Node | None, str]:
     """Return the command that trains.
 
-    If commands contain a word such as "train", return the last of these commands. Otherwise, return the last command
-    that may train.
+    If any commands contain a word such as "train", return the last of them. Otherwise, return the last command that
+    might train.
     """
     runs = [(node, " ".join(said), " ".join(said[shells.start(said) :])) for node, said in script.commands]
     may = [(node, line) for node, line, program in runs if PROGRAM.match(program) and not HELPER.match(program)]
@@ -52,7 +52,7 @@ def _trainer(script: Script) -> tuple[Node | None, str]:
 
 
 def hidden(script: Script, text: shells.Inline) -> tuple[str, str] | None:
-    """Return what hides the trainer's failure, and the solution. Return None if the script may report the failure."""
+    """Return what hides the trainer's failure, and the solution. Return None if the script might report the failure."""
     silent = PRINTED.sub("", text.text)
     looks = "|".join([LOOKS, *(rf"\$\{{?{name}\b" for name in KEPT.findall(silent))])
     node, line = (None, "") if re.search(looks, KEPT.sub("", silent)) else _trainer(script)
@@ -77,7 +77,7 @@ def hidden(script: Script, text: shells.Inline) -> tuple[str, str] | None:
 
 
 def _cause(parent: Node, later: list[Node], operator: str) -> str:
-    """Return the operator or command that hides the previous exit code. Return "" if the exit code isn't hidden."""
+    """Return the operator or command that hides the previous exit code. Return "" if nothing hides it."""
     if parent.type == "pipeline" and later:
         return PIPE
     if operator == "||" or (parent.type in BODIES and operator == "&"):
@@ -88,7 +88,7 @@ def _cause(parent: Node, later: list[Node], operator: str) -> str:
 
 
 def _fails(script: Script, *parts: Node) -> bool:
-    """Return whether one of these script parts contains a command that fails or that exits with a failure."""
+    """Return whether these parts of a script contain a command that fails or exits with an error code."""
     spans = [range(one.start_byte, one.end_byte) for one in parts]
     inside = (said for node, said in script.commands if any(node.start_byte in span for span in spans))
     return any(said[0] in ("exit", "return", "false", "kill") and said[1:] != ("0",) for said in inside)

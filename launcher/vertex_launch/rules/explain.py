@@ -1,4 +1,4 @@
-"""Descriptions of the rules: the explanation of one rule, and the page that lists all rules and fields.
+"""Explains a rule, and generates the page that lists all rules and fields.
 
 If a google-cloud-aiplatform release adds a field, launcher/tests/test_fields.py fails until fields.yaml lists the
 field.
@@ -21,8 +21,8 @@ from vertex_launch.settings import Settings
 FIELDS: Mapping[str, Mapping[str, list[str] | str]] = read(Path(__file__).with_name("fields.yaml"))
 WORDS = {
     "FORM": "Only `form` checks this field, because the documentation doesn't state other limits.",
-    "OUTPUT": "No rule checks this field, because only Vertex AI sets the field.",
-    "HERE": "Job files don't contain this field. The local Vertex checks the field in requests.",
+    "OUTPUT": "No rule checks this field, because only Vertex AI sets it.",
+    "HERE": "Job files don't contain this field. The local Vertex checks it in requests.",
     "BELOW": "The rules are in the table of the message that this field contains.",
 }
 
@@ -36,7 +36,7 @@ source     {source}"""
 
 
 def explain(code: str, settings: Settings) -> str:
-    """Return the full description of a rule. Raises FaultError if the rule doesn't exist."""
+    """Return a rule's full description. Raises FaultError if the rule doesn't exist."""
     rules = applied(settings)
     if code not in rules:
         raise FaultError("; ".join(house.unknown(code, rules)))
@@ -45,7 +45,7 @@ def explain(code: str, settings: Settings) -> str:
 
 
 def overview(settings: Settings) -> str:
-    """Return a list of all rules with a heading. Each line contains one rule."""
+    """Return a heading and a list of all rules. Each line contains one rule."""
     rules = applied(settings)
     width = max(map(len, rules))
     lines = [f"{rule.code:{width}}  {rule.severity:7}  {rule.text}" for rule in rules.values()]

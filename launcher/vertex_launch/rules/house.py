@@ -70,7 +70,7 @@ def _own(ours: Mapping[str, Rule], module: object) -> list[Rule]:
 
 @cache
 def _load(path: Path) -> dict[str, Any]:
-    """Run a Python file, and return the file's global variables, keyed by name."""
+    """Run a Python file, and return its global variables, keyed by name."""
     try:
         read_text(path)
     except FaultError as error:
@@ -86,7 +86,7 @@ def _load(path: Path) -> dict[str, Any]:
 def _unusable(ours: Mapping[str, Rule], declared: list[Rule], path: Path) -> Findings:
     if not declared:
         yield Finding(
-            "", "this file doesn't declare a rule", "decorate a function that yields findings with @rule(...)"
+            "", "this file doesn't declare a rule", "use @rule(...) to decorate a function that yields findings"
         )
     codes = [*ours, MODULE]
     for one in declared:
@@ -120,7 +120,7 @@ def _guarded(one: Rule, path: Path) -> Any:
 
 
 def _fault(path: Path, error: BaseException, fault: str, cure: str) -> FaultError:
-    """Return an error that describes an exception in a project's module and the line that caused it."""
+    """Return an error that describes an exception in a project's module and gives the line that raised it."""
     file, said = str(path.absolute()), error.msg if isinstance(error, SyntaxError) else str(error)
     lines = [0, *(one.lineno or 0 for one in traceback.extract_tb(error.__traceback__) if one.filename == file)]
     if isinstance(error, SyntaxError) and error.filename == file:

@@ -1,4 +1,4 @@
-"""Rules for the contents of an image: files, Python modules and the framework.
+"""Rules for the contents of an image: files, Python modules, and the framework.
 
 Source: Docker, "Dockerfile reference" and "Build context", 2026.
 """
@@ -64,14 +64,15 @@ def imports_installed(job: Job, context: RuleContext) -> Findings:
             known = shells.FACTS["distributions"].get(top) or metadata.packages_distributions().get(top) or [top]
             known = [name.replace(".", "-"), *known] if top == "google" else known
             if not installed & {*map(_normal, (*spelled, *known))}:
-                fault = f"{file} imports {top}, but no requirement in the Dockerfile installs this module"
+                fault = f"{file} imports {top}, but no requirement in the Dockerfile installs it"
                 yield Finding(scripts[file], fault, f"add {known[0]} to {files[-1]}")
 
 
 @rule("image-version", "warning", "inferred", "prebuilt-containers", "dockerfile")
 def framework_as_here(job: Job, context: RuleContext) -> Findings:
-    """The PyTorch or TensorFlow version in the name of the image or its base image should match the local version.
-    Otherwise: Code that works locally may fail or produce different results in the cloud."""
+    """If the name of the image or its base image contains a PyTorch or TensorFlow version, the local version should
+    match it.
+    Otherwise: Code that works locally might fail or produce different results in the cloud."""
     for pool, image in images(job):
         base = "\n".join(BASES.findall(context.project.dockerfile)) if is_ours(context, image) else ""
         files = REQUIREMENTS if pool.task == "pythonPackageSpec" else ()
@@ -89,7 +90,7 @@ def framework_as_here(job: Job, context: RuleContext) -> Findings:
 
 
 def _files(job: Job, context: RuleContext) -> dict[str, str]:
-    """Return the project files that programs in the project's image use, each with the first location of its name."""
+    """Return the project files that programs in the project's image use, each with the first location that names it."""
     found: dict[str, str] = {}
     for pool in (pool for pool in job.pools if context.project.dockerfile and is_ours(context, image_of(pool))):
         parts = [(place, part) for place, word in words(pool, context) for part in word.split()]  # also of a script
@@ -102,13 +103,13 @@ def _files(job: Job, context: RuleContext) -> dict[str, str]:
 
 
 def module_files(name: str) -> list[str]:
-    """Return the two files that can contain a module, such as trainer/task.py and trainer/task/__main__.py."""
+    """Return the two possible files of a module, such as trainer/task.py and trainer/task/__main__.py."""
     path = re.sub(r"[^\w.]", "", name).replace(".", "/")
     return [f"{path}.py", f"{path}/__main__.py"]
 
 
 def sources(dockerfile: str) -> list[str]:
-    """Return the files, folders and patterns that the Dockerfile copies."""
+    """Return the files, folders, and patterns that the Dockerfile copies."""
     lines = re.sub(r"\\\n", " ", re.sub(r"^[ \t]*#.*\n", "", dockerfile, flags=re.MULTILINE))
     found: list[str] = []
     for names in COPIES.findall(lines):
@@ -125,7 +126,7 @@ def is_ignored(file: str, dockerignore: str) -> bool:
 
 
 def _covers(pattern: str, file: str) -> bool:
-    """Return whether a pattern matches a file or a parent folder of the file. A variable matches any text."""
+    """Return whether a pattern matches a file or one of its parent folders. A variable matches any text."""
     normal = posixpath.normpath(pattern).lstrip("/")
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\$\{[^}]*\}|\$\w+)", normal)
     found = "".join(WILD.get(part, ".*") if index % 2 else re.escape(part) for index, part in enumerate(parts))
@@ -133,7 +134,7 @@ def _covers(pattern: str, file: str) -> bool:
 
 
 def _imports(project: Project, file: str) -> dict[str, None]:
-    """Return the third-party modules that a script imports outside of functions, if statements and try statements."""
+    """Return the third-party modules that a script imports outside functions, if statements, and try statements."""
     body, root = statements((project.folder or Path()) / file), project.folder or Path()
     names = [one.name for node in body if isinstance(node, ast.Import) for one in node.names]
     modules = [node for node in body if isinstance(node, ast.ImportFrom) and not node.level]
@@ -143,7 +144,7 @@ def _imports(project: Project, file: str) -> dict[str, None]:
 
 
 def _installed(project: Project) -> tuple[list[str], set[str]]:
-    """Return the Dockerfile's requirement files, and the distributions that the requirements install.
+    """Return the Dockerfile's requirement files, and the distributions that they install.
 
     The list of files is empty if the distributions are unknown. A lock file lists all distributions. Without a lock
     file, dependencies are known only for distributions that are installed locally.

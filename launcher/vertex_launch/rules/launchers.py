@@ -32,7 +32,7 @@ GIVEN_FIRST = re.compile(r"MASTER_ADDR.* not in |\*\*os\.environ")  # code that 
 
 
 class Launch(NamedTuple):
-    """The command line of a launcher, and the pools that run this command line."""
+    """A launcher's command line, and the pools that run it."""
 
     pools: list[Pool]
     place: str  # in the first pool
@@ -51,13 +51,13 @@ class Launch(NamedTuple):
 
     @property
     def is_single(self) -> bool:
-        """True if `accelerate launch` starts only one process on each machine, and doesn't use torchrun."""
+        """True if `accelerate launch` starts only one process on each machine and doesn't use torchrun."""
         several = self.gpus > 1 or self.said.keys() & {*SEVERAL}
         return self.launcher == "accelerate launch" and ("cpu" in self.said or not several)
 
     @property
     def is_told(self) -> bool:
-        """True if the launcher's options describe several machines, even if the options are wrong."""
+        """True if the launcher's options describe several machines, even if they are wrong."""
         if "hosts" in LAUNCHERS[self.launcher]["roles"].values():
             return "hosts" in self.said
         alone = "standalone" in self.said or self.said.get("machines", "1") == "1"
@@ -71,7 +71,7 @@ class Launch(NamedTuple):
 
 
 def launches(job: Job, context: RuleContext) -> list[Launch]:
-    """Return the launchers that pools 0 and 1 run. Commands that a script may skip are excluded."""
+    """Return the launchers that pools 0 and 1 run. Exclude commands that a script might skip."""
     pools, found = job.training_pools, dict[tuple[object, ...], Launch]()
     machines = sum(pool.replica_count for pool in pools)
     total = sum(pool.replica_count * pool.accelerator_count for pool in pools)
@@ -86,7 +86,7 @@ def launches(job: Job, context: RuleContext) -> list[Launch]:
 
 
 def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tuple[str, str, Texts]]:
-    """Yield the location, command line and known variables of each program that a pool always runs."""
+    """Yield the location, command line, and known variables of each program that a pool always runs."""
     said, known = words(pool, context), {**expanded(pool.env, {}), **service}
     text, lines = shells.inline(said), [[expand(word, known) for _, word in said]]
     if text and not text.is_python:
@@ -100,7 +100,7 @@ def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tupl
 
 
 def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequence[str]] | None:
-    """Return a command line's launcher, options, script and script files. Return None if there is no launcher."""
+    """Return a command line's launcher, options, script, and script files. Return None if it has no launcher."""
     for name, row in LAUNCHERS.items():
         if start := re.match(rf"(?:\S*/)?(?:{row['starts'].format(python=PYTHON)})(?= |$)", line):
             script = SCRIPT.search(line, start.end())
@@ -116,7 +116,7 @@ def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequenc
 
 
 def _whole_line(launch: Launch, context: RuleContext) -> str:
-    """Return the solution: a command with the project's own launcher, or with options for all machines."""
+    """Return the solution: a command that uses the project's own launcher, or options for all machines."""
     if has_project(launch.pools[0], context) and context.project.text(FILE):
         return f"write python -m {OURS} {launch.run}"
     if instead := LAUNCHERS[launch.launcher].get("instead"):
@@ -134,8 +134,8 @@ def _whole_line(launch: Launch, context: RuleContext) -> str:
 
 @rule("launcher-machines", "warning", "inferred", "launchers")
 def machines_together(job: Job, context: RuleContext) -> Findings:
-    """A launcher's options should describe all machines of the job. The launcher trainer.cluster.run of a generated
-    project sets these options.
+    """A launcher's options should describe all machines of the job. In a generated project, the launcher
+    trainer.cluster.run sets these options.
     Otherwise: Each machine trains alone and writes the same files, or the job doesn't restart after a process fails."""
     several = [one for one in launches(job, context) if one.machines > 1 and not one.is_single]
     found = [one for one in several if one.launcher != "python"]
@@ -143,7 +143,7 @@ def machines_together(job: Job, context: RuleContext) -> Findings:
     for launch in found:
         cure, fault = _whole_line(launch, context), ""
         if not launch.is_told:
-            fault = "doesn't know the other machines, so each machine trains alone"
+            fault = "isn't configured for the other machines, so each machine trains alone"
         elif launch.uses_ssh and all(pool in by_ssh for pool in job.training_pools):
             fault = "starts processes on other machines over SSH, but replicas don't run an SSH server"
         elif OURS in cure:
@@ -154,8 +154,8 @@ def machines_together(job: Job, context: RuleContext) -> Findings:
 
 @rule("launcher-options", "warning", "inferred", "launchers")
 def options_right(job: Job, context: RuleContext) -> Findings:
-    """A launcher's options should match the number of machines, the number of GPUs, each machine's rank and the chief's
-    address.
+    """A launcher's options should match the number of machines, the number of GPUs, each machine's rank, and the
+    chief's address.
     Otherwise: Machines train alone, wait for machines that never start, leave GPUs idle, or start processes that don't
     find a GPU."""
     found = launches(job, context)
@@ -167,11 +167,11 @@ def options_right(job: Job, context: RuleContext) -> Findings:
 
 
 def _wrong(launch: Launch, found: list[Launch]) -> Iterator[tuple[str, str, str]]:
-    """Yield the role, the problem and the correct value of each wrong option."""
+    """Yield the role, the problem, and the correct value of each wrong option."""
     said, count = launch.said, launch.machines
     low, _, high = said.get("machines", "").partition(":")
     if NUMBER.fullmatch(low) and int(low) != count:
-        late = ", so the job can start without a machine that starts late" if high and int(low) < count else ""
+        late = ", so the job can start without machines that start late" if high and int(low) < count else ""
         yield "machines", late or f", but pools 0 and 1 have {count} machines", "$(WORLD_SIZE)" if count > 1 else "1"
     for role, right, where in (("each", launch.gpus, "the machine has"), ("total", launch.total, "pools 0 and 1 have")):
         if launch.gpus and NUMBER.fullmatch(said.get(role, "")) and int(said[role]) != right:
@@ -190,7 +190,7 @@ def _wrong(launch: Launch, found: list[Launch]) -> Iterator[tuple[str, str, str]
 @rule("launcher-group", "warning", "inferred", "launchers")
 def one_group(job: Job, context: RuleContext) -> Findings:
     """A script should start one process per GPU, and all processes should form one process group. All processes should
-    connect to the chief. The script's library should be configured for several processes.
+    connect to the chief, and the script's library should be configured for several processes.
     Otherwise: Each machine trains alone or waits for connections to its own address, or GPUs are billed but idle."""
     for launch in (one for one in launches(job, context) if one.machines > 1):
         if found := _no_group(launch, "".join(map(context.project.text, launch.files))):
@@ -200,8 +200,7 @@ def one_group(job: Job, context: RuleContext) -> Findings:
 def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
     """Return why the processes don't form a group, and the solution.
 
-    Return None if the processes may form a group. The solution is "" if the script requires a different launcher
-    command.
+    Return None if the processes might form one. The solution is "" if the script requires a different launcher command.
     """
     own = not GIVEN_FIRST.search(code) and OWN_ADDRESS.search(code)
     by_env = any(one.name == "MASTER_ADDR" for one in launch.pools[0].env)  # reported by `env_free`

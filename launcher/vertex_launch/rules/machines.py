@@ -1,4 +1,4 @@
-"""Rules for machine types, their accelerators and their disks."""
+"""Rules for machine types, their accelerators, and their disks."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
 
 
 def known(context: RuleContext, pools: Sequence[Pool]) -> list[tuple[Pool, Machine]]:
-    """Return the pools with known machine types, and their facts. `machine_known` reports the other pools."""
+    """Return the pools with known machine types, each with its type's facts. `machine_known` reports other pools."""
     return [(pool, machine) for pool in pools if (machine := context.catalog.machine(pool.machine_type))]
 
 
@@ -26,7 +26,7 @@ def machine_known(pool: Pool, context: RuleContext) -> Findings:
     available."""
     name, offered = pool.machine_type, context.catalog.machines
     if name and name not in offered:
-        fault = f'"{name}" isn\'t one of the {len(offered)} types offered for training on {context.catalog.compiled}'
+        fault = f'"{name}" isn\'t one of the {len(offered)} machine types available on {context.catalog.compiled}'
         cure = aliases.machine_cure(name, context.catalog)
         newer = f"If the machine type is newer, add it to vertex.toml as [machines.{name}]"
         yield Finding("machineSpec.machineType", fault, f"{cure}{'' if cure.endswith('?') else '.'} {newer}")
@@ -35,7 +35,7 @@ def machine_known(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("accelerator-fit", "error", "documented", "configure-compute")
 def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
     """The machine type must support the type and number of accelerators. If a machine type includes GPUs, the job must
-    also specify these GPUs."""
+    also specify them."""
     kind, count, machine = pool.accelerator, pool.accelerator_count, context.catalog.machine(pool.machine_type)
     if machine and machine.tpu:
         fits = not kind.startswith("NVIDIA")
@@ -47,8 +47,8 @@ def accelerators_fit(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("accelerator-retired", "warning", "documented", "configure-compute")
 def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
-    """Google Cloud should still support the accelerator type.
-    Otherwise: Vertex AI may reject the job or never provide a machine."""
+    """The accelerator type should be one that Google Cloud still supports.
+    Otherwise: Vertex AI might reject the job or never provide a machine."""
     kind, machine = pool.accelerator, context.catalog.machine(pool.machine_type)
     reason = context.catalog.retired_accelerators.get(kind)
     if reason and machine and kind in machine.gpus:
@@ -91,7 +91,7 @@ def tpu_topology(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("disk-size", "error", "documented", "configure-compute")
 def disk_size(pool: Pool, context: RuleContext) -> Findings:
-    """The size of the boot disk must be 100 GB to 64,000 GB. The default size of the boot disk is 100 GB."""
+    """The boot disk's size must be between 100 GB and 64,000 GB. The default size is 100 GB."""
     (smallest, largest), size = context.catalog.limits.disk_gb, pool.spec.disk_spec.boot_disk_size_gb
     if size and not smallest <= size <= largest:
         yield Finding("diskSpec.bootDiskSizeGb", f"{size} GB isn't supported", f"use {smallest} to {largest} GB")
@@ -99,7 +99,7 @@ def disk_size(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("disk-type", "error", "documented", "configure-compute")
 def disk_type(pool: Pool, context: RuleContext) -> Findings:
-    """The type of the boot disk must be available for training on Vertex AI."""
+    """The boot disk's type must be available for training on Vertex AI."""
     kind, types = pool.spec.disk_spec.boot_disk_type, context.catalog.limits.disk_types
     if kind and kind not in types:
         yield Finding("diskSpec.bootDiskType", f'"{kind}" isn\'t supported', aliases.disk_cure(kind, types))
@@ -108,13 +108,13 @@ def disk_type(pool: Pool, context: RuleContext) -> Findings:
 def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
     kind, count = pool.accelerator, pool.accelerator_count
     if not kind and not count:
-        return f"{machine.name} includes GPUs, but the job doesn't specify these GPUs"
+        return f"{machine.name} includes GPUs, but the job doesn't specify them"
     retired = "" if kind in machine.gpus else catalog.retired_accelerators.get(kind, "")
     return f"{machine.name} doesn't support {count} x {kind or '(no acceleratorType)'}{retired and f': {retired}'}"
 
 
 def _cure(catalog: Catalog, pool: Pool, machine: Machine) -> str:
-    """Return the solution: machine types with the job's accelerators, or accelerators for the job's machine type."""
+    """Return the solution: machine types that support the job's accelerators, or accelerators for its machine type."""
     kind, count, machines = pool.accelerator, pool.accelerator_count, catalog.machines.values()
     wanted, hosts = f"{count} x {kind}", [one.name for one in machines if count in one.gpus.get(kind, ())]
     if not hosts and kind not in machine.gpus:

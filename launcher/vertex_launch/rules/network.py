@@ -24,14 +24,14 @@ def _missing(kind: str, messages: Iterable[object], place: str) -> Findings:
 
 @rule_of_pool("mount-field", "error", "documented", "api-types", "nfs")
 def mounts_whole(pool: Pool, context: RuleContext) -> Findings:
-    """A mount must have all required fields, such as the server, path and mount point of an NFS share."""
+    """A mount must have all required fields, such as the server, path, and mount point of an NFS share."""
     for kind in ROOTS:
         yield from _missing(kind, getattr(pool.spec, kind), "")
 
 
 @rule_of_pool("mount-path", "error", "documented", "api-types", "nfs")
 def mounts_named(pool: Pool, context: RuleContext) -> Findings:
-    """An NFS mount must specify the IP address of the NFS server, and a path that begins with /."""
+    """An NFS mount must specify the NFS server's IP address and a path that begins with /."""
     for index, mount in enumerate(pool.spec.nfs_mounts):
         place = f"nfsMounts[{index}]"
         if mount.server and not _is_address(mount.server):
@@ -74,19 +74,17 @@ def mounts_reached(job: Job, context: RuleContext) -> Findings:
         for pool in job.pools:
             if pool.spec.nfs_mounts:
                 cure = "add network, or pscInterfaceConfig with a networkAttachment"
-                yield Finding(
-                    pool.at("nfsMounts"), "NFS requires a network, but the job doesn't specify a network", cure
-                )
+                yield Finding(pool.at("nfsMounts"), "NFS requires a network, but the job doesn't specify one", cure)
 
 
 @rule("ip-ranges", "warning", "inferred", "api-types")
 def ranges_in_a_network(job: Job, context: RuleContext) -> Findings:
-    """A job with reserved IP ranges should also specify the network of these IP ranges.
-    Otherwise: Vertex AI rejects the job or ignores the IP ranges."""
+    """A job with reserved IP ranges should also specify their network.
+    Otherwise: Vertex AI rejects the job or ignores the ranges."""
     if job.spec.reserved_ip_ranges and not job.spec.network:
         yield Finding(
             "reservedIpRanges",
-            "IP ranges require a network, but the job doesn't specify a network",
+            "IP ranges require a network, but the job doesn't specify one",
             "add network, or remove reservedIpRanges",
         )
 

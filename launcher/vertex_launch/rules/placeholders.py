@@ -43,7 +43,7 @@ def _program(pool: Pool) -> Iterator[tuple[str, str]]:
 
 
 def _marks(job: Job, of_engine: bool) -> Iterator[tuple[str, str]]:
-    """Yield the location and text of each placeholder. If two pools have the same text, report only the first pool."""
+    """Yield the location and text of each placeholder. If two pools have the same text, report only the first one."""
     first = {text: place for place, text in reversed([*_texts(job)])}
     for text, place in reversed(first.items()):
         engine, mark = (next(filter(None, (one.search(text) for one in kind)), None) for kind in (ENGINE, MARK))
@@ -62,10 +62,10 @@ def nothing_compiled(job: Job, context: RuleContext) -> Findings:
 
 @rule("placeholder", "warning", "inferred", "api-types")
 def nothing_to_replace(job: Job, context: RuleContext) -> Findings:
-    """A job should not contain placeholders such as ${NAME}, <project-id> or YOUR_BUCKET. Vertex AI replaces only
+    """A job should not contain placeholders such as ${NAME}, <project-id>, or YOUR_BUCKET. Vertex AI replaces only
     $(NAME).
     Otherwise: The program receives the placeholder instead of a value."""
     for place, mark in _marks(job, of_engine=False):
         variable = re.fullmatch(r"\$\{?(\w+)\}?", mark)
-        of_env = f", or $({variable[1]}) if Vertex AI or env sets this variable" if variable else ""
+        of_env = f", or $({variable[1]}) if Vertex AI or env sets it" if variable else ""
         yield Finding(place, f"{mark} is a placeholder that nothing replaces", f"write its value{of_env}")

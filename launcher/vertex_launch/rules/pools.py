@@ -21,30 +21,28 @@ def one_chief(job: Job, context: RuleContext) -> Findings:
 @rule("pool-count", "error", "documented", "distributed-training")
 def at_most_four(job: Job, context: RuleContext) -> Findings:
     """A job can have at most four pools: chief, workers, reducers or parameter servers, and evaluators."""
-    count, cure = len(job.spec.worker_pool_specs), "keep the chief, workers, reducers and evaluators, in this order"
+    count, cure = len(job.spec.worker_pool_specs), "keep the chief, workers, reducers, and evaluators, in this order"
     yield from more("workerPoolSpecs", count, context.catalog.limits.pools, "pools", cure)
 
 
 @rule("pool-gap", "warning", "documented", "gcloud")
 def no_gap(job: Job, context: RuleContext) -> Findings:
     """A job that skips a pool with an empty mapping, {}, should not be submitted with gcloud.
-    Otherwise: gcloud rejects the job without sending a request, although the API accepts the job."""
+    Otherwise: gcloud rejects the job without sending a request, although the API would accept it."""
     filled = {pool.index for pool in job.pools}
     for index in range(WORKERS, max(filled, default=CHIEF)):
         if index not in filled and not job.reducers:  # reducers without workers: `workers_are_several` reports them
-            fault = "the API accepts an empty pool, but gcloud rejects the job"
+            fault = "the API accepts an empty pool, but gcloud doesn't"
             yield Finding(f"workerPoolSpecs[{index}]", fault, f"submit the job with {program.NAME} submit")
 
 
 @rule("pool-trailing", "warning", "inferred", "api-types", "gcloud")
 def no_empty_end(job: Job, context: RuleContext) -> Findings:
-    """The last pool should not be empty. An empty pool is only useful if another pool follows it.
+    """The last pool should not be empty. An empty pool is useful only if another pool follows it.
     Otherwise: gcloud rejects the job."""
     filled = {pool.index for pool in job.pools}
     for index in range(max(filled, default=CHIEF) + 1, len(job.spec.worker_pool_specs)):
-        yield Finding(
-            f"workerPoolSpecs[{index}]", "the pool is empty, but there is no pool after it", "remove the pool"
-        )
+        yield Finding(f"workerPoolSpecs[{index}]", "the pool is empty, but no pool follows it", "remove the pool")
 
 
 @rule_of_pool("pool-replicas", "error", "documented", "api-types")
@@ -71,8 +69,8 @@ def has_task(pool: Pool, context: RuleContext) -> Findings:
 
 @rule_of_pool("task-field", "error", "documented", "api-types")
 def has_fields(pool: Pool, context: RuleContext) -> Findings:
-    """A containerSpec must specify its image. A pythonPackageSpec must specify its executor image, its packages and its
-    Python module."""
+    """A containerSpec must specify its image. A pythonPackageSpec must specify its executor image, packages, and Python
+    module."""
     stated = as_json(pool.spec).get(pool.task, {})
     for key in REQUIRED.get(pool.task, ()):
         if key not in stated:

@@ -1,4 +1,4 @@
-"""Rules that check whether a job can use reducers, and whether the reducers are worth their cost."""
+"""Rules that check whether a job can use reducers and whether they are worth their cost."""
 
 import re
 
@@ -19,7 +19,7 @@ LABEL = re.compile(r"^LABEL\s(?:.*\\\n)*.*google-reduction-server", re.MULTILINE
 
 
 def _trainers(context: RuleContext, job: Job) -> list[Pool]:
-    """Return the training pools that have GPUs or an unknown machine type. `machine_known` reports unknown types."""
+    """Return the training pools with GPUs or with an unknown machine type. `machine_known` reports unknown types."""
     bare = {pool.index for pool, machine in known(context, job.pools) if not (pool.accelerator or machine.needs_gpus)}
     return [pool for pool in job.training_pools if pool.index not in bare]
 
@@ -57,7 +57,7 @@ def image_near(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-accelerator", "error", "documented", "distributed-training")
 def without_accelerators(job: Job, context: RuleContext) -> Findings:
-    """Reducers must not have accelerators, because reducers only add numbers on CPUs.
+    """Reducers must not have accelerators, because they only sum gradients on CPUs.
     Otherwise: Vertex AI bills accelerators that the reducers can't use."""
     for pool in job.reducers:
         if pool.accelerator or pool.accelerator_count:
@@ -77,7 +77,7 @@ def without_command(job: Job, context: RuleContext) -> Findings:
 
 @rule_if_idle("reducer-gpus", "warning", "documented", "distributed-training")
 def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
-    """A job with reducers should train on GPUs, because reducers only support NCCL's all-reduce."""
+    """A job with reducers should train on GPUs, because reducers support only NCCL's all-reduce."""
     trainers = {pool.index for pool in _trainers(context, job)}
     tpus = {pool.index for pool, machine in known(context, job.pools) if machine.tpu}  # `tpu_alone` reports them
     for pool in job.training_pools if job.reducers else ():
@@ -89,8 +89,8 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
 @rule_if_idle("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
     """A job with reducers should all-reduce gradients across all GPUs with NCCL. Gloo and parameter servers can't use
-    reducers. Strategies that split the model, such as fsdp, hsdp, tensor and pipeline, can't use reducers, because they
-    add gradients in groups of GPUs."""
+    reducers. Strategies that split the model, such as fsdp, hsdp, tensor, and pipeline, can't use reducers, because
+    they reduce gradients within groups of GPUs."""
     for pool in job.training_pools if job.reducers else ():
         env = [Flag(pool.at(pool.task, f"env[{n}].value"), one.name, one.value) for n, one in enumerate(pool.env)]
         for flag in (*env, *flags(words(pool, context))):
@@ -112,7 +112,7 @@ def workers_are_several(job: Job, context: RuleContext) -> Findings:
 def worth_it(job: Job, context: RuleContext) -> Findings:
     """Reducers should not serve two machines with one GPU each. Each machine would send as much data to reducers as to
     the other machine.
-    Otherwise: The job costs more, but isn't faster than without reducers."""
+    Otherwise: The job costs more than without reducers, but isn't faster."""
     pools = _trainers(context, job)
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in pools) == 2 and all(pool.accelerator_count == 1 for pool in pools):
@@ -145,8 +145,8 @@ def enough(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-fabric", "warning", "inferred", "configure-compute", "accelerator-optimized")
 def off_the_fabric(job: Job, context: RuleContext) -> Findings:
-    """If the GPUs have their own network, the job should not have reducers. A3 machines with 8 GPUs and newer machines
-    have their own GPU network.
+    """If the GPUs have their own network, the job should not have reducers. A3 machines with 8 GPUs, and all newer
+    machines, have one.
     Otherwise: NCCL loads only one network plug-in, so the GPUs can't use their own network, or the reducers are
     idle."""
     fabrics = {machine.name: machine for _, machine in known(context, job.training_pools) if machine.fabric_gbps}
@@ -158,9 +158,8 @@ def off_the_fabric(job: Job, context: RuleContext) -> Findings:
 
 @rule_if_idle("reducer-bypassed", "warning", "inferred", "nccl", "accelerator-optimized")
 def used_by_nccl(job: Job, context: RuleContext) -> Findings:
-    """A job with reducers should use machines with at most 8 GPUs, because NCCL doesn't use reducers on larger
-    machines. A job with reducers should not use A3 or A4 machines, because these machines have their own network
-    plug-in."""
+    """A job with reducers should use machines with at most 8 GPUs, because NCCL doesn't use reducers on larger ones.
+    The job should not use A3 or A4 machines, because they have their own network plug-in."""
     kinds = {machine.name: pool for pool, machine in known(context, job.training_pools) if not machine.fabric_gbps}
     for reducers in job.reducers:  # `off_the_fabric` reports the machines with a fabric
         for name, pool in kinds.items():
@@ -172,8 +171,8 @@ def used_by_nccl(job: Job, context: RuleContext) -> Findings:
 @rule("reducer-plugin", "warning", "documented", "distributed-training", "dockerfile")
 def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
     """The workers' image should contain the google-reduction-server plug-in. The project's image contains the plug-in
-    if a LABEL in the Dockerfile lists the plug-in. Google's images for GPUs contain the plug-in. This rule doesn't
-    check other images.
+    if a LABEL in the Dockerfile lists it. Google's images for GPUs contain the plug-in. This rule doesn't check other
+    images.
     Otherwise: NCCL doesn't find the reducers, so the reducers are billed but idle."""
     trainers = {pool.index for pool in _trainers(context, job)}
     labeled = LABEL.search(context.project.dockerfile) or not context.project.dockerfile
@@ -182,7 +181,7 @@ def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
         if pool.index in trainers and prebuilt and "-gpu." not in prebuilt:
             yield Finding(image_at(pool), f"{prebuilt} doesn't contain the reducer plug-in", "use an image for GPUs")
         elif pool.index in trainers and containers.is_ours(context, image) and not labeled:
-            fault = "the project's Dockerfile doesn't contain a LABEL with google-reduction-server"
+            fault = "the project's Dockerfile doesn't contain a LABEL that lists google-reduction-server"
             yield Finding(image_at(pool), fault, "install the plug-in and add the LABEL, or remove pool 2")
 
 

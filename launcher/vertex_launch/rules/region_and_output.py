@@ -1,4 +1,4 @@
-"""Rules for the region, the output folder, and the names of other resources that a job uses."""
+"""Rules for a job's region, its output folder, and the names of other resources that it uses."""
 
 import re
 from collections.abc import Iterator
@@ -32,18 +32,19 @@ def _prefix(job: Job) -> str:
 
 
 def output(job: Job) -> str:
-    """Return the job's output folder without a trailing slash. Return "" if the job doesn't set an output folder."""
+    """Return the job's output folder without a trailing slash. Return "" if the job doesn't set one."""
     return _prefix(job).rstrip("/")
 
 
 def folder(job: Job, context: RuleContext) -> str:
-    """Return an output folder that findings propose for a job."""
+    """Return the output folder that findings propose for a job."""
     return f"gs://{context.settings.bucket or 'BUCKET'}/{job.name}"
 
 
 @rule("region-name", "error", "documented", "locations")
 def region_named(job: Job, context: RuleContext) -> Findings:
-    """The region in the settings must be a Google Cloud region, us or eu. A zone isn't a valid region.
+    """The region in the settings must be a Google Cloud region or one of the multi-regions us and eu. A zone isn't a
+    valid region.
     Otherwise: You can't submit the job, because Vertex AI doesn't have an endpoint for this region."""
     region = context.settings.region
     if region and not REGION_NAME.fullmatch(region):
@@ -53,15 +54,14 @@ def region_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("region-words", "warning", "inferred", "locations")
 def region_spelled(job: Job, context: RuleContext) -> Findings:
-    """The name of the region should consist of a continent, a direction and a number, like the names of all known
-    regions.
-    Otherwise: Vertex AI might not have an endpoint for this region. It isn't verified whether jobs can
-    run in the multi-regions us and eu."""
+    """The region's name should consist of a continent, a direction, and a number, like the names of all known regions.
+    Otherwise: Vertex AI might not have an endpoint for this region. It hasn't been verified that jobs can run in the
+    multi-regions us and eu."""
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
         several = (
             "contains several regions. The SDK has accepted us and eu since July 2026, "
-            "but jobs may not run in these locations"
+            "but jobs might not work in these locations"
         )
         fault = "isn't a known region" if "-" in region else several
         fault = f'"{region}" from {context.settings.origin(REGION)} {fault}'
@@ -84,7 +84,7 @@ def region_offers(job: Job, context: RuleContext) -> Findings:
 @rule("output-missing", "warning", "documented", "api-types")
 def output_named(job: Job, context: RuleContext) -> Findings:
     """A job should specify an output folder. Vertex AI passes the paths of this folder to the trainer.
-    Otherwise: The job runs, but its checkpoints, model and logs are lost when Vertex AI deletes the job's machines."""
+    Otherwise: The job runs, but its checkpoints, model, and logs are lost when Vertex AI deletes its machines."""
     if not _prefix(job) and job.strategy != "SPOT":  # `spot-output` says more
         fault = "the job doesn't set an output folder, so the checkpoints and the model are lost"
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}")
@@ -92,8 +92,8 @@ def output_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("output-folder", "error", "documented", "api-types", "vertex_launch/job/addresses.py")
 def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
-    """The output folder must be a Cloud Storage URI such as gs://BUCKET/FOLDER. The output folder must also be a valid
-    path in a mounted bucket."""
+    """The output folder must be a Cloud Storage URI such as gs://BUCKET/FOLDER, and a valid path in a mounted
+    bucket."""
     if _prefix(job) and (found := folder_fault(_prefix(job), OUTPUT)):
         yield replace(found, cure=f"set it to {folder(job, context)}")
 
@@ -101,7 +101,7 @@ def output_in_a_bucket(job: Job, context: RuleContext) -> Findings:
 @rule("output-shared", "warning", "documented", "api-types", "trainer")
 def output_of_its_own(job: Job, context: RuleContext) -> Findings:
     """Job files that you check together should specify different output folders.
-    Otherwise: One job resumes from the checkpoints of the other job, or the jobs overwrite each other's checkpoints."""
+    Otherwise: One job resumes from the other's checkpoints, or the jobs overwrite each other's checkpoints."""
     if other := context.project.outputs.get(output(job)):
         fault = f"{other} has the same output folder, so the jobs share their checkpoints"
         yield Finding(OUTPUT, fault, "give each job its own folder")
@@ -109,7 +109,7 @@ def output_of_its_own(job: Job, context: RuleContext) -> Findings:
 
 @rule("output-in-use", "warning", "documented", "api-types", "trainer")
 def output_free(job: Job, context: RuleContext) -> Findings:
-    """A job's output folder should not be in use by another job in the local Vertex.
+    """A job should not use an output folder that another job in the local Vertex is using.
     Otherwise: This job exits immediately with an error message that contains the name of the other job."""
     if context.project.buckets and _prefix(job) and not folder_fault(_prefix(job), OUTPUT):
         yield from lease.in_use(context.project.buckets / _prefix(job).removeprefix("gs://"))
@@ -119,20 +119,20 @@ def output_free(job: Job, context: RuleContext) -> Findings:
 def buckets_mounted(job: Job, context: RuleContext) -> Findings:
     """A program on machines with H200 or B200 GPUs should not rely on /gcs, the folder in which Vertex AI mounts
     buckets.
-    Otherwise: The program may not find its files. According to an open issue of 2026-01-29, /gcs may be missing on
+    Otherwise: The program might not find its files. According to an open issue of 2026-01-29, /gcs might be missing on
     these machines."""
     for pool, machine in known(context, job.training_pools):
         texts = [*(word for _, word in words(pool, context)), *(one.value for one in pool.env)]
         reads = runs_trainer(pool, context) or any("/gcs/" in text for text in texts)
         if reads and {"NVIDIA_H200_141GB", "NVIDIA_B200"} & machine.gpus.keys():
-            fault = f"/gcs may be missing on {machine.name}, according to an unconfirmed report of 2026-01-29"
+            fault = f"/gcs might be missing on {machine.name}, according to an unconfirmed report of 2026-01-29"
             yield Finding(pool.at("machineSpec.machineType"), fault, "to test /gcs, first run the job on one machine")
 
 
 @rule("bucket-differs", "warning", "documented", "settings")
 def bucket_ours(job: Job, context: RuleContext) -> Findings:
     """The output folder should be in the bucket that the settings specify.
-    Otherwise: The job writes to a bucket that may belong to another team or be in another region."""
+    Otherwise: The job writes to a bucket that might belong to another team or be in another region."""
     prefix, bucket, origin = _prefix(job), context.settings.bucket, context.settings.origin("bucket")
     if prefix and bucket and not folder_fault(prefix, OUTPUT) and not f"{prefix}/".startswith(f"gs://{bucket}/"):
         fault = f'"{prefix}" isn\'t in the bucket that {origin} specifies'
@@ -186,7 +186,7 @@ def _has_form(name: str, form: str) -> bool:
 
 @rule("resource-name", "error", "documented", "api-types")
 def named_in_full(job: Job, context: RuleContext) -> Findings:
-    """A job must specify the full resource names of networks, experiments, runs and models. The name of a network must
+    """A job must specify the full resource names of networks, experiments, runs, and models. A network's name must
     contain the project number."""
     for place, form, name in _named(job):
         if name and not _has_form(name, form):
@@ -196,7 +196,7 @@ def named_in_full(job: Job, context: RuleContext) -> Findings:
 
 @rule("account-name", "error", "documented", "service-account")
 def account_named(job: Job, context: RuleContext) -> Findings:
-    """A service account must be specified by its email address, which ends in gserviceaccount.com."""
+    """A job must specify a service account by its email address, which ends in gserviceaccount.com."""
     account, project = job.spec.service_account, context.settings.project or "PROJECT"
     if account and not ACCOUNT.fullmatch(account):
         cure = f"write NAME@{project}.iam.gserviceaccount.com"
@@ -205,19 +205,19 @@ def account_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("persistent-name", "error", "documented", "api-types")
 def persistent_resource_named(job: Job, context: RuleContext) -> Findings:
-    """A persistent resource must be specified by its ID. The ID of a persistent resource begins with a letter and has
-    at most 63 lowercase letters, digits and hyphens."""
+    """A job must specify a persistent resource by its ID. The ID begins with a letter and consists of at most 63
+    lowercase letters, digits, and hyphens."""
     name = job.spec.persistent_resource_id
     if name and not PERSISTENT.fullmatch(name):
         last = name.rstrip("/").rpartition("/")[2]
-        cure = f"write {last}" if PERSISTENT.fullmatch(last) else "write the last part of the resource's name"
+        cure = f"write {last}" if PERSISTENT.fullmatch(last) else "write the last segment of the resource's name"
         yield Finding("persistentResourceId", f'"{name}" isn\'t the ID of a persistent resource', cure)
 
 
 @rule("artifact-location", "warning", "inferred", "api-types")
 def artifacts_elsewhere(job: Job, context: RuleContext) -> Findings:
     """The location for protected artifacts should be different from the job's region.
-    Otherwise: Vertex AI may reject the job, or stores the artifacts in the default location."""
+    Otherwise: Vertex AI might reject the job or store the artifacts in the default location."""
     place, name = "protectedArtifactLocationId", job.spec.protected_artifact_location_id
     if name and not WORDS.fullmatch(name):
         yield Finding(place, f'"{name}" isn\'t a region', "write a region such as us-central1, or remove the field")
@@ -234,18 +234,18 @@ def key_named(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("key-region", "error", "documented", "api-types")
 def key_near(job: TuningJob, context: RuleContext) -> Findings:
-    """The encryption key of a tuning job must be in the same region as the tuning job."""
+    """A tuning job's encryption key must be in the same region as the tuning job."""
     yield from key_region_findings(job.spec.encryption_spec.kms_key_name, context.settings.region, "tuning job")
 
 
 def key_name_findings(key: str) -> Findings:
-    """Yield a finding if the name of a Cloud KMS key isn't a full resource name."""
+    """Yield a finding if a Cloud KMS key's name isn't a full resource name."""
     if not _has_form(key, KEY):
         yield Finding("encryptionSpec.kmsKeyName", f'"{key}" isn\'t the full name of a key', f"write {KEY}")
 
 
 def key_region_findings(key: str, region: str, what: str) -> Findings:
-    """Yield a finding if a Cloud KMS key isn't in the same region as the resource that the key encrypts."""
+    """Yield a finding if a Cloud KMS key isn't in the same region as the resource that it encrypts."""
     if region and _has_form(key, KEY) and f"/locations/{region}/" not in key:
         fault = f"the key is in {key.split('/')[3]}, but the {what} is in {region}"
         yield Finding("encryptionSpec.kmsKeyName", fault, f"use a key in {region}")

@@ -49,7 +49,7 @@ class Project:
 
 @dataclass(frozen=True)
 class RuleContext:
-    """The settings, the facts and the project that rules use to check a job."""
+    """The settings, facts, and project that rules use to check a job."""
 
     settings: Settings
     catalog: Catalog
@@ -70,7 +70,7 @@ class Rule:
     check: Callable[[Any, RuleContext], Findings]  # checks one subject
 
     def findings(self, job: Job | TuningJob, context: RuleContext) -> Findings:
-        """Return the rule's findings in a job. A rule for pools checks each worker pool of the job."""
+        """Return the rule's findings for a job. A rule for pools checks each worker pool of the job."""
         if self.subject is not Pool:
             return self.check(job, context)
         pools = job.pools if isinstance(job, Job) else ()

@@ -1,4 +1,4 @@
-"""Rules for the scheduling of jobs: strategies, timeouts, reservations and restarts."""
+"""Rules for job scheduling: strategies, timeouts, reservations, and restarts."""
 
 import math
 import re
@@ -22,7 +22,7 @@ CLOUD_ROLLCALL = "600"  # seconds in the cloud, if the flag is None
 @rule("timeout-missing", "warning", "documented", "api-types")
 def timeout_set(job: Job, context: RuleContext) -> Findings:
     """A job should set a timeout.
-    Otherwise: If the job hangs, Vertex AI stops the job only after seven days and bills the whole time."""
+    Otherwise: If the job hangs, Vertex AI stops it only after seven days and bills you for the entire time."""
     if "timeout" not in job.spec.scheduling:
         yield Finding(
             "scheduling.timeout", "the job doesn't set a timeout. A job that hangs is billed for seven days", LONGEST
@@ -32,7 +32,7 @@ def timeout_set(job: Job, context: RuleContext) -> Findings:
 @rule("timeout-zero", "warning", "inferred", "api-types")
 def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
     """A job's timeout should be greater than zero.
-    Otherwise: Vertex AI stops the job immediately, or uses its default timeout of seven days."""
+    Otherwise: Vertex AI stops the job immediately or uses its default timeout of seven days."""
     if "timeout" in job.spec.scheduling and not job.spec.scheduling.timeout:
         yield Finding("scheduling.timeout", "with a timeout of zero, the job can't run", LONGEST)
 
@@ -41,14 +41,14 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
     """A job's timeout should be at least --rollcall-timeout. The flag --rollcall-timeout limits how long replicas wait
     for each other to start.
-    Otherwise: Vertex AI stops the job while its replicas still pull their image or wait for each other."""
+    Otherwise: Vertex AI stops the job while its replicas are still pulling their image or waiting for each other."""
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
     if not (timeout and job.chief and ROLLCALL in context.project.flags and runs_trainer(job.chief, context)):
         return  # `timeout_above_zero` reports a timeout of zero
     _, value = flag_of(job.chief, ROLLCALL, context)
     seconds = CLOUD_ROLLCALL if value == "None" else value
     if re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", seconds) and timeout.total_seconds() < float(seconds):
-        fault = f"the timeout of {timeout.total_seconds():g} s may expire before all replicas have started"
+        fault = f"the timeout of {timeout.total_seconds():g} s might expire before all replicas have started"
         yield Finding("scheduling.timeout", fault, f"set it to {math.ceil(float(seconds))}s or more")
 
 
@@ -63,7 +63,7 @@ def flex_start_timeout(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-machines", "error", "documented", "flex-start")
 def flex_start_machines(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job must use the same machines in every pool. Therefore, a FLEX_START job can't have reducers."""
+    """A FLEX_START job must use the same machines in every pool. Therefore, it can't have reducers."""
     machines = [pool.spec.machine_spec for pool in job.pools]
     if job.strategy == "FLEX_START" and any(machine != machines[0] for machine in machines):
         cure = "remove the reducers" if job.reducers else "write the same machineSpec in every pool"
@@ -74,8 +74,8 @@ def flex_start_machines(job: Job, context: RuleContext) -> Findings:
 
 @rule("flex-start-accelerator", "warning", "inferred", "flex-start")
 def flex_start_accelerators(job: Job, context: RuleContext) -> Findings:
-    """A FLEX_START job should train on a GPU, or a variant of a GPU, that the documentation lists for FLEX_START.
-    Otherwise: Vertex AI rejects the job, or never provides machines for the job."""
+    """A FLEX_START job should train on a GPU or GPU variant that the documentation lists for FLEX_START.
+    Otherwise: Vertex AI rejects the job or never provides machines for it."""
     offered = context.catalog.limits.flex_start_accelerators
     for pool in job.training_pools if job.strategy == "FLEX_START" else ():
         if pool.accelerator not in offered:
@@ -109,8 +109,8 @@ def _reservations(job: Job) -> Iterator[str]:
 def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
     """A job on a persistent resource should not use SPOT or FLEX_START, because the machines of a persistent resource
     already exist.
-    Otherwise: Vertex AI may reject the job. The strategy doesn't reduce the cost, because Vertex AI always bills the
-    machines."""
+    Otherwise: Vertex AI might reject the job. The strategy doesn't reduce the cost, because Vertex AI always bills for
+    these machines."""
     if job.spec.persistent_resource_id and job.strategy in ("SPOT", "FLEX_START"):
         fault = f"{job.strategy} requests machines, but the machines of a persistent resource already exist"
         yield Finding("scheduling.strategy", fault, "remove the strategy, or remove persistentResourceId")
@@ -118,7 +118,7 @@ def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
 
 @rule("wait-unread", "warning", "documented", "api-types")
 def wait_of_flex_start(job: Job, context: RuleContext) -> Findings:
-    """Only a FLEX_START job should set maxWaitDuration, which limits how long the job waits for machines.
+    """Only FLEX_START jobs should set maxWaitDuration, which limits how long a job waits for machines.
     Otherwise: Vertex AI ignores maxWaitDuration."""
     if "max_wait_duration" in job.spec.scheduling and job.strategy != "FLEX_START":
         strategy = job.strategy.replace("STRATEGY_UNSPECIFIED", "STANDARD")
@@ -132,7 +132,7 @@ def reservation_named(pool: Pool, context: RuleContext) -> Findings:
     machine, affinity = pool.spec.machine_spec, pool.spec.machine_spec.reservation_affinity
     kind = affinity.reservation_affinity_type
     if "reservation_affinity" in machine and kind == Reservation.TYPE_UNSPECIFIED:
-        cure = "write NO_RESERVATION, ANY_RESERVATION or SPECIFIC_RESERVATION"
+        cure = "write NO_RESERVATION, ANY_RESERVATION, or SPECIFIC_RESERVATION"
         yield Finding("machineSpec.reservationAffinity.reservationAffinityType", "is missing", cure)
     if kind == Reservation.SPECIFIC_RESERVATION and not (affinity.key and affinity.values):
         cure = f"write key: {RESERVATION_KEY}, and the reservation's name under values"
@@ -142,15 +142,14 @@ def reservation_named(pool: Pool, context: RuleContext) -> Findings:
 @rule("strategy-deprecated", "warning", "documented", "api-types")
 def strategy_current(job: Job, context: RuleContext) -> Findings:
     """A job should not use a deprecated strategy.
-    Otherwise: Vertex AI uses the strategy with the new name. In the future, Vertex AI may reject the deprecated
-    name."""
+    Otherwise: Vertex AI uses the strategy's new name. In the future, Vertex AI might reject the deprecated name."""
     if instead := context.catalog.limits.deprecated_strategies.get(job.strategy):
         yield Finding("scheduling.strategy", f"{job.strategy} is deprecated", f"write {instead}")
 
 
 @rule("spot-output", "warning", "inferred", "spot", "api-types")
 def spot_resumes(job: Job, context: RuleContext) -> Findings:
-    """A SPOT job should have an output folder, so that the job can resume from its checkpoints.
+    """A SPOT job should have an output folder, so that it can resume from its checkpoints.
     Otherwise: After every preemption, the job restarts from its first step, up to six times."""
     if job.strategy == "SPOT" and not job.spec.base_output_directory.output_uri_prefix:
         fault = "the job doesn't set an output folder, so a preempted job restarts from its first step"
@@ -161,12 +160,11 @@ def spot_resumes(job: Job, context: RuleContext) -> Findings:
 def restarts_together(job: Job, context: RuleContext) -> Findings:
     """Replicas that all-reduce gradients should restart together. Only a job with parameter servers can continue
     without a failed replica.
-    Otherwise: Vertex AI restarts only the failed replica. The other replicas wait for the failed replica, and then
-    fail."""
+    Otherwise: Vertex AI restarts only the failed replica. The other replicas wait for it and then fail."""
     scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
     if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
-        fault = "this field isn't true, so only a failed replica restarts, and the other replicas fail"
+        fault = "this field isn't true, so only a failed replica restarts, and the others fail"
         yield Finding("scheduling.restartJobOnWorkerRestart", fault, "set it to true")
 
 

@@ -1,4 +1,4 @@
-"""Parser for code that a shell or Python runs with -c. The parser finds commands, and arguments that the code uses."""
+"""Parser for code that a shell or Python runs with -c. Finds the code's commands and the arguments that it uses."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ class Script(NamedTuple):
 
 
 def read(text: str, variables: Mapping[str, str]) -> Script | None:
-    """Return the script that a shell runs with these variables. Return None if the script can't be parsed."""
+    """Parse the script that a shell runs with these variables. Return None if the script can't be parsed."""
     if len(text) > LONGEST or (root := _tree(text).root_node).has_error:
         return None
     assigned, commands = dict[str, str](), []
@@ -64,7 +64,7 @@ def _tree(text: str) -> Tree:
 
 
 def nodes(root: Node, *kinds: str) -> Iterator[Node]:
-    """Yield the syntax nodes of these types, in the order of the text."""
+    """Yield the syntax nodes of these types, in source order."""
     rest = [root]
     while rest:
         node = rest.pop()
@@ -74,7 +74,7 @@ def nodes(root: Node, *kinds: str) -> Iterator[Node]:
 
 
 def is_conditional(node: Node) -> bool:
-    """Return whether the script may skip a node, such as a command that follows if, a test or ||."""
+    """Return whether the script might skip a node, such as a command that follows if, a test, or ||."""
     while parent := node.parent:
         before, *rest = parent.children
         tested = parent.type == "list" and node in rest and (rest[0].type != "&&" or any(nodes(before, "test_command")))
@@ -105,7 +105,7 @@ def _word(node: Node, known: Mapping[str, str]) -> str:
 
 
 class Inline(NamedTuple):
-    """The code after -c, with its location, its program, the program's options, and the number of following words."""
+    """Code after -c, with its location, its program, the program's options, and the number of words that follow."""
 
     place: str
     program: str
@@ -119,13 +119,13 @@ class Inline(NamedTuple):
 
 
 def start(words: Sequence[str]) -> int:
-    """Return the position of the main program, after programs such as env that only start the main program."""
+    """Return the position of the main program, which follows programs such as env that only start it."""
     starts = STARTER.fullmatch(words[0]) if words else None
     return next((n for n, word in enumerate(words) if STARTED.fullmatch(word)), 0) if starts else 0
 
 
 def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
-    """Return the code after -c in a program's words and locations. Return None if the words don't contain -c."""
+    """Return the code after -c in a program's words. Return None if they don't contain -c."""
     words = words[start([word for _, word in words]) :]
     if not words:
         return None
@@ -172,7 +172,7 @@ def _code(words: Sequence[str]) -> int | None:
 
 
 def lost(text: Inline) -> tuple[str, str] | None:
-    """Return why the code ignores a trial's flags, and the solution. Return None if the code may use all flags."""
+    """Return why the code ignores a trial's flags, and the solution. Return None if the code might use all flags."""
     if text.is_python:
         fault = "this code never reads sys.argv, so every trial trains with the defaults"
         return (fault, "read sys.argv[1:] in the code, or run a Python file") if _ignores_arguments(text.text) else None
@@ -197,7 +197,7 @@ def _cure(script: Script, text: Inline) -> str:
 
 
 def _ignores_arguments(code: str) -> bool:
-    """Return whether Python code never reads its arguments, because its imported modules can't read them."""
+    """Return whether Python code ignores its arguments, because no module that it imports can read them."""
     try:
         nodes = [*ast.walk(ast.parse(code))]
     except (SyntaxError, ValueError, RecursionError):

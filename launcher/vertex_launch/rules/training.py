@@ -2,7 +2,7 @@
 
 The rules read the flags from the trainer's source files. The section "Flags and metrics" of launcher/docs/events.md
 describes the code that the rules recognize. The rules ignore all other code. The rules don't run the trainer, because
-the trainer requires its framework and takes seconds to start.
+it requires its framework and takes seconds to start.
 """
 
 import ast
@@ -41,7 +41,7 @@ UNCOMPARED = (
 
 
 def project(folder: Path, today: date) -> Project:
-    """Return the project in a folder. Source files that can't be read are treated as missing."""
+    """Return the project in a folder. Treat source files that can't be read as missing."""
     fields: Mapping[str, ast.AnnAssign] = {}
     of_each: Mapping[str, Mapping[str, ast.AnnAssign]] = {}
     with contextlib.suppress(LookupError, RecursionError):
@@ -72,7 +72,7 @@ def _versions() -> dict[str, str]:
 
 
 def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
-    """Return whether a pool runs the project's own trainer, in an image that may contain the project."""
+    """Return whether a pool runs the project's own trainer, in an image that might contain the project."""
     if pool is None or not context.project.trains:
         return False
     packaged = pool.spec.python_package_spec.python_module in MODULES
@@ -80,13 +80,13 @@ def runs_trainer(pool: Pool | None, context: RuleContext) -> bool:
 
 
 def has_project(pool: Pool, context: RuleContext) -> bool:
-    """Return whether a pool's image may contain the project. Google's training images may contain any project."""
+    """Return whether a pool's image might contain the project. Google's training images can contain any project."""
     ours, image = context.settings.image, image_of(pool)
     return not ours or untagged(image) == untagged(ours) or bool(prebuilt_name(context, image))
 
 
 def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
-    """Return the flags that a pool passes to the project's trainer. Other programs' flags are ignored."""
+    """Return the flags that a pool passes to the project's trainer. Ignore the flags of other programs."""
     program = words(pool, context) if runs_trainer(pool, context) else []
     start = next((number for number, (_, word) in enumerate(program) if word in MODULES), 0)
     return [*flags(program[start:])]
@@ -108,8 +108,8 @@ FLAG_RULES = ("flag-unknown", "flag-value")
 
 @rule_of_flags("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args should be a flag of the project's trainer. The trainer's flags are the fields of the class Config,
-    and of the class Flags of the selected --strategy."""
+    """A flag in args should be a flag of the project's trainer. The trainer's flags are the fields of the Config class
+    and of the selected --strategy's Flags class."""
     for pool in job.pools if context.project.flags else ():
         _, strategy = flag_of(pool, "strategy", context)
         for flag in _flags(pool, context):
@@ -131,8 +131,8 @@ def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
 
 @rule_of_flags("flag-value", "warning", "documented", "trainer")
 def flags_valid(job: Job, context: RuleContext) -> Findings:
-    """A flag's value should be valid for the flag's field in Config. A number field requires a number, a choice field
-    requires one of its choices, and a switch doesn't accept a value."""
+    """A flag's value should be valid for its field in Config. A number field requires a number, a choice field requires
+    one of its choices, and a switch doesn't accept a value."""
     for flag in (flag for pool in job.training_pools for flag in _flags(pool, context)):
         if not REFERENCE.search(flag.value) and (wrong := why_refused(flag.name, flag.value, context.project)):
             yield Finding(flag.place, *wrong)
@@ -141,14 +141,14 @@ def flags_valid(job: Job, context: RuleContext) -> Findings:
 def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | None:
     """Return why the trainer rejects a flag value, and the solution.
 
-    Return None if the trainer may accept the value.
+    Return None if the trainer might accept the value.
     """
     name = name.replace("-", "_")
     taken, flag = project.values.get(name, ()), _spelled(name)
     if taken == BOOLEAN:
         is_alone = not value or value.startswith("--")  # the next flag
         wrong = (
-            f'{flag} has the value "{value}", but doesn\'t accept a value',
+            f'{flag} has the value "{value}", but doesn\'t accept one',
             f"write only {flag} or {_spelled(f'no_{name}')}",
         )
         return None if is_alone else wrong
@@ -170,8 +170,8 @@ def _fits(value: str, taken: str) -> bool:
 
 @rule("flag-compile", "warning", "documented", "dockerfile")
 def compiler_there(job: Job, context: RuleContext) -> Findings:
-    """If a job sets --compile, the job's image should contain a compiler. The Dockerfile installs a compiler if it
-    contains ARG COMPILE=1.
+    """If a job sets --compile, its image should contain a compiler. The Dockerfile installs a compiler if it contains
+    ARG COMPILE=1.
     Otherwise: Every replica fails immediately, because the trainer compiles kernels on the machine that trains."""
     for pool in job.training_pools if NO_COMPILER.search(context.project.dockerfile) else ():
         for flag in _flags(pool, context):
@@ -196,14 +196,14 @@ def other_flags_alike(job: Job, context: RuleContext) -> Findings:
     """Pools 0 and 1 should have the same values for flags that the roll call doesn't compare, such as --data and
     timeouts.
     Otherwise: If the replicas read different samples, the job fails before the first step. Different values of other
-    flags only change how long replicas wait."""
+    flags change only how long replicas wait."""
     return _unlike(job, context, compared=False)
 
 
 def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
     """Yield the flags whose values differ between training pools.
 
-    `compared` selects the roll call's flags or all others.
+    `compared` selects either the flags that the roll call compares or all other flags.
     """
     for first, second in itertools.pairwise(pool for pool in job.training_pools if runs_trainer(pool, context)):
         there, here = ({flag.name: flag for flag in _flags(pool, context)} for pool in (first, second))
@@ -219,7 +219,7 @@ def _unlike(job: Job, context: RuleContext, compared: bool) -> Findings:
 
 
 def _value(name: str, flags: Mapping[str, Flag], context: RuleContext) -> object:
-    """Return the value of a flag from a pool's flags or the trainer's defaults. Return None if the value is unknown."""
+    """Return a flag's value from a pool's flags or the trainer's defaults. Return None if the value is unknown."""
     default = context.project.flags.get(name)
     if context.project.values.get(name) == BOOLEAN:
         return name in flags or bool(default)
@@ -242,7 +242,7 @@ def batch_for_all(job: Job, context: RuleContext) -> Findings:
 @rule("batch-uneven", "warning", "documented", "trainer")
 def batch_even(job: Job, context: RuleContext) -> Findings:
     """The global batch should be divisible by the number of GPUs in pools 0 and 1.
-    Otherwise: The job runs, but in every step some GPUs wait for GPUs that process one more sample."""
+    Otherwise: The job runs, but in every step, some GPUs wait for other GPUs that process one more sample."""
     place, batch, world, default = _batch(job, context)
     if batch > world and batch % world:
         lower = batch // world * world
@@ -251,7 +251,7 @@ def batch_even(job: Job, context: RuleContext) -> Findings:
 
 
 def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
-    """Return the location and size of the chief's global batch, the number of GPUs that share the batch, and a note.
+    """Return the location and size of the chief's global batch, the number of GPUs that share it, and a note.
 
     The returned size is 0 if the batch size is unknown or if several GPUs hold one model. If the batch size is the
     default, the note names its source.
@@ -272,7 +272,7 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
 
 @rule_of_pool("evaluator-count", "warning", "documented", "trainer")
 def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
-    """If pool 3 runs the trainer, pool 3 should have one replica, because one evaluator evaluates all checkpoints.
+    """If pool 3 runs the trainer, it should have one replica, because one evaluator evaluates all checkpoints.
     Otherwise: All evaluators except the first exit immediately with an error, and the job fails."""
     if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
         fault = f"{pool.replica_count} evaluators aren't supported, because one evaluator evaluates all checkpoints"
@@ -281,7 +281,7 @@ def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
 
 @rule("evaluator-program", "error", "documented", "trainer")
 def evaluator_scores(job: Job, context: RuleContext) -> Findings:
-    """If pool 3 runs the trainer, pool 3 must run trainer.evaluator, because trainer.task trains only in pools 0 and 1.
+    """If pool 3 runs the trainer, it must run trainer.evaluator, because trainer.task trains only in pools 0 and 1.
     Otherwise: The replica in pool 3 exits immediately with an error, and the job fails."""
     for pool in job.pools:
         if pool.index == EVALUATORS and runs_trainer(pool, context) and context.project.text(SCORES):
@@ -305,8 +305,8 @@ def _parsed(code: str) -> list[ast.stmt]:
 def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
     """Return the fields of a class and its base classes.
 
-    The class isn't imported, because an import would require a framework. Raises LookupError if a file with the class
-    or one of its base classes can't be read.
+    Don't import the class, because an import would require a framework. Raises LookupError if a file with the class or
+    one of its base classes can't be read.
     """
     body = statements(folder / file)
     imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]

@@ -37,14 +37,14 @@ def search_named(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("label", "error", "documented", "labels")
 def labels_right(job: TuningJob, context: RuleContext) -> Findings:
-    """A tuning job can have at most 64 labels. Labels consist of lowercase letters, digits, hyphens and underscores.
-    The key of a label must begin with a letter or a digit."""
+    """A tuning job can have at most 64 labels. Labels consist of lowercase letters, digits, hyphens, and underscores. A
+    label's key must begin with a letter or a digit."""
     yield from labels.of_all(job.spec.labels)
 
 
 @rule_of_search("metric-unknown", "warning", "inferred", "trainer")
 def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
-    """A metric of a tuning job should be the loss, or a metric that metrics() in the project's model.py returns.
+    """A tuning job's metric should be the loss or a metric that metrics() in the project's model.py returns.
     Otherwise: Every trial becomes infeasible because it has no measurement, unless other trainer code reports the
     metric."""
     names = context.project.metrics if runs_trainer(job.trial_job.chief, context) else ()
@@ -57,8 +57,8 @@ def metrics_reported(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("parameter-unknown", "warning", "documented", "trainer")
 def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
-    """A parameter of a tuning job should be a flag of the project's trainer. The trainer's flags are the fields of the
-    class Config.
+    """A tuning job's parameter should be a flag of the project's trainer. The trainer's flags are the fields of the
+    Config class.
     Otherwise: Every trial fails immediately with a usage message."""
     fields = context.project.flags if runs_trainer(job.trial_job.chief, context) else {}
     for place, name in study_validation.parameter_ids(job.spec.study_spec) if fields else ():
@@ -70,8 +70,8 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("parameter-value", "warning", "documented", "trainer")
 def values_fit(job: TuningJob, context: RuleContext) -> Findings:
-    """The values of a parameter should be values that the trainer's flag accepts, such as whole numbers or choices.
-    Otherwise: Trials with other values fail immediately with a usage message."""
+    """The trainer's flag should accept all values of the parameter, such as whole numbers or choices.
+    Otherwise: Trials with values that the flag doesn't accept fail immediately with a usage message."""
     taken = context.project.values if runs_trainer(job.trial_job.chief, context) else {}
     for place, name, values in study_validation.tried(job.spec.study_spec) if taken else ():
         if wrong := next(filter(None, (why_refused(name, value, context.project) for value in values)), None):
@@ -94,20 +94,20 @@ def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("trial-parallel", "warning", "documented", "hyperparameter-tuning")
 def trials_learn(job: TuningJob, context: RuleContext) -> Findings:
-    """The number of parallel trials should be lower than the total number of trials, so that later trials learn from
-    earlier trials.
-    Otherwise: The tuning job is a random search, because all trials start before the first trial ends."""
+    """The number of parallel trials should be lower than the total number of trials, so that later trials can learn
+    from earlier ones.
+    Otherwise: The tuning job is effectively a random search, because all trials start before the first one ends."""
     most, parallel = job.spec.max_trial_count, job.spec.parallel_trial_count
     learns = job.spec.study_spec.algorithm == StudySpec.Algorithm.ALGORITHM_UNSPECIFIED
     if learns and 1 < most <= parallel:
-        fault = f"{parallel} of {most} trials run in parallel, so these trials can't learn from each other"
+        fault = f"{parallel} of {most} trials run in parallel, so they can't learn from each other"
         yield Finding("parallelTrialCount", fault, f"set it to {max(most // 3, 1)}, or use RANDOM_SEARCH")
 
 
 @rule_of_search("trial-replicas", "warning", "inferred", "hyperparameter-tuning")
 def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
     """If a trial has several replicas, only the chief should report metrics, as the project's trainer does.
-    Otherwise: Vertex AI ignores the metrics of the other replicas, or treats these metrics as the chief's metrics."""
+    Otherwise: Vertex AI ignores the other replicas' metrics or treats them as the chief's."""
     count = sum(pool.replica_count for pool in job.trial_job.training_pools)
     if count > 1 and not runs_trainer(job.trial_job.chief, context):
         fault = f"this trial has {count} replicas, but Vertex AI uses only the chief's metrics"
@@ -118,7 +118,7 @@ def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
 def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
     """Trials should not have reducers. Every pool receives the trial's parameters as args, but reducers don't accept
     args.
-    Otherwise: The reducers of every trial may fail, because they don't accept the trial's flags."""
+    Otherwise: The reducers of every trial might fail, because they don't accept the trial's flags."""
     for pool in job.trial_job.reducers:
-        fault = "the reducers may receive the trial's flags, but reducers don't accept flags"
+        fault = "the reducers might receive the trial's flags, but reducers don't accept flags"
         yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 from the trials")

@@ -1,4 +1,4 @@
-"""Functions that remove control characters from untrusted text, so that a terminal or a page can show the text."""
+"""Functions that remove control characters from untrusted text, so that a terminal or a page can show it."""
 
 import re
 

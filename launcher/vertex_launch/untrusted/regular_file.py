@@ -1,4 +1,4 @@
-"""Functions that read untrusted files, such as a trainer's.
+"""Functions that read untrusted files, such as those that a trainer writes.
 
 These functions accept only regular files and never block.
 """
@@ -30,7 +30,7 @@ def read_regular(path: Path, most: int = LARGEST) -> bytes:
 def locked_elsewhere(file: IO[Any], lock: int = fcntl.LOCK_SH) -> bool:
     """Return whether another process holds the lock.
 
-    If no other process holds the lock, acquire the lock until the file is closed.
+    If no other process holds the lock, acquire it and hold it until the file is closed.
     """
     try:
         fcntl.flock(file, lock | fcntl.LOCK_NB)

@@ -77,8 +77,5 @@ def test_shared_memory_that_is_too_small_for_the_batches_is_one_sentence(tmp_pat
     )
     assert done.returncode == 1, done.stderr
     assert "/dev/shm doesn't have enough space for the batches of --data-processes; " in done.stdout
-    assert (
-        "lower --data-processes, set --data-processes to 0 to use threads, or give the container more shared memory"
-        in done.stdout
-    )
+    assert "lower --data-processes, set it to 0 to use threads, or give the container more shared memory" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr

@@ -84,7 +84,7 @@ def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
         writable.require_writable(storage(tmp_path), ("model",))
     assert str(told.value) == (
         f"model: {tmp_path}/run/model cannot be written (Not a directory: {tmp_path}/run); "
-        "a file is in the way; remove the file, or choose another output folder"
+        "a file is in the way; remove it, or choose another output folder"
     )
 
 

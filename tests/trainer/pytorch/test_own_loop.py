@@ -128,8 +128,7 @@ def test_a_script_that_joins_no_group_is_a_user_s_error(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
     assert (
-        "3 processes ran, but didn't join each other, so each process trained alone. Call torch.distributed"
-        in done.stdout
+        "3 processes ran, but didn't join each other, so each one trained alone. Call torch.distributed" in done.stdout
     )
 
 

@@ -97,7 +97,7 @@ def test_a_name_without_address_is_a_fault_of_its_own_replica_and_a_warning_to_o
     code, lines = look(tmp_path, of_job(*addresses))
     assert (code, faults(lines)) == (0, [])
     who = "workerpool1-0 has no IP address at no-such-host.invalid:2222"
-    assert f"warning: peers: {who}; if the machine hasn't started yet, the roll call waits for the machine" in lines
+    assert f"warning: peers: {who}; if the machine hasn't started yet, the roll call waits for it" in lines
     code, lines = look(tmp_path, of_job(*addresses, rank=1))
     own = "error: names: no-such-host.invalid, this replica, has no IP address; "
     assert (code, faults(lines)) == (1, [f"{own}check CLUSTER_SPEC and this machine's /etc/hosts"])
@@ -129,7 +129,7 @@ def test_a_clock_that_is_off_is_a_warning(tmp_path: Path, yesterday: str) -> Non
     assert code == 0
     assert line.startswith("warning: clock: ")
     assert line.endswith(
-        " s ahead of the metadata server's clock; credentials may be rejected: start the job again to get another"
+        " s ahead of the metadata server's clock; credentials might be rejected; start the job again to get another"
         " machine"
     )
 
@@ -146,7 +146,7 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     cure = "choose an output folder on a disk that isn't read-only"
     fault = f"error: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
     assert (code, faults(lines)) == (1, [fault])
-    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48; give the container more"
+    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48 MiB; give the container more"
     assert any(line.startswith(small) for line in lines)
 
 

@@ -42,7 +42,7 @@ def test_a_line_names_the_slow_one_and_not_the_waiting_of_the_others() -> None:
     waiting = {"train/step_seconds": 0.1, "train/communication_seconds": 0.08, "train/data_seconds": 0.02}
     assert describe(waiting) == "20% waiting for data  80% communicating"
     told = describe(waiting | {"train/computes_times/workerpool1-0": 3.14})
-    assert told == "workerpool1-0 computes 3.1 times as long as the others"
+    assert told == "workerpool1-0 takes 3.1 times as long to compute as the others"
 
 
 @pytest.mark.proof

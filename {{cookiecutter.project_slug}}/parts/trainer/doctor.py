@@ -1,7 +1,7 @@
-"""Checks a replica's machine before the training, and prints one line per check (python -m trainer.doctor).
+"""Checks a replica's machine before training, and prints one line per check (python -m trainer.doctor).
 
-Each line begins with ok, skipped, warning, or error. A line that begins with error also contains a fix. If there is an
-error, the exit code is 1. The doctor doesn't require a framework, a GPU, or a job.
+Each line begins with ok, skipped, warning, or error. Each error also contains a fix. If there is an error,
+the exit code is 1. The doctor doesn't require a framework, a GPU, or a job.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ def network(replica: Replica) -> Findings:
         yield FAULT, f"names: {own.host}, this replica, {NO_ADDRESS}; check CLUSTER_SPEC and this machine's /etc/hosts"
     if lost:
         who = ", ".join(f"{node.name} {why} at {node.address}" for node, why in lost.items())
-        yield WARNING, f"peers: {who}; if the machine hasn't started yet, the roll call waits for the machine"
+        yield WARNING, f"peers: {who}; if the machine hasn't started yet, the roll call waits for it"
     elif not own_lost:
         yield OK, f"names and peers: {len(nodes)} of {len(nodes)} have an IP address and respond"
     try:
@@ -120,7 +120,7 @@ def network(replica: Replica) -> Findings:
 
 
 def _why_lost(node: Node) -> str:
-    """Return why a machine can't be reached. If the machine accepts or refuses a connection, return an empty string."""
+    """Return why a machine is unreachable. If the machine accepts or refuses a connection, return an empty string."""
     try:
         socket.create_connection((node.host, node.port), ANSWER_SECONDS).close()
     except (socket.gaierror, UnicodeError):
@@ -142,7 +142,7 @@ def clock(replica: Replica) -> Findings:
         return (yield SKIPPED, f"clock, because the metadata server at {host} doesn't return the time")
     ahead = round(time.time() - told)  # the header has whole seconds
     text = f"clock: {ahead} s ahead of the metadata server's clock"
-    yield _rated(text, abs(ahead) <= CLOCK_SECONDS, f"credentials may be rejected: {RESTART}")
+    yield _rated(text, abs(ahead) <= CLOCK_SECONDS, f"credentials might be rejected; {RESTART}")
 
 
 def shared_memory(replica: Replica) -> Findings:
@@ -150,7 +150,7 @@ def shared_memory(replica: Replica) -> Findings:
         return (yield SKIPPED, f"shared memory, because this machine doesn't have {SHARED_MEMORY}")
     free = shutil.disk_usage(SHARED_MEMORY).free >> 20
     user, needed = ("several GPUs", GPUS_MIB) if replica.gpus > 1 else ("--data-processes", LEAST_MIB)
-    cure = f"{user} may need {needed}; give the container more shared memory (docker --shm-size)"
+    cure = f"{user} may need {needed} MiB; give the container more shared memory (docker --shm-size)"
     yield _rated(f"shared memory: {SHARED_MEMORY} has {free} MiB free", free >= needed, cure)
 
 
@@ -169,7 +169,7 @@ def cuda(_: Replica) -> Findings:
     if not installed:
         yield SKIPPED, "driver, because this machine has none"
     elif not version:  # some of Google's images contain CUDA without wheels
-        yield WARNING, f"driver: {installed}, but the image lacks a CUDA wheel, so training may use CPUs; add the wheel"
+        yield WARNING, f"driver: {installed}, but the image lacks a CUDA wheel, so training might use CPUs; add one"
     elif driver.is_too_old(installed, version):
         yield FAULT, f"driver: {driver.why_no_gpu(version, installed)}"
     else:
@@ -206,7 +206,7 @@ def _speed(folder: Path) -> tuple[str, str]:
         os.fsync(file.fileno())
         rate = PROBE_MB / (time.monotonic() - began)
         Path(file.name).read_bytes()
-    cure = "each checkpoint will delay the training; use a bucket in the job's region"
+    cure = "each checkpoint will delay training; use a bucket in the job's region"
     return _rated(f"disk: {folder}: writes {rate:.0f} MB/s", rate >= SLOW_MB, cure)
 
 

@@ -1,4 +1,4 @@
-"""Serves the exported model over HTTP as Vertex AI requires (python -m trainer.serving [MODEL]).
+"""Serves the exported model over HTTP, as Vertex AI requires (python -m trainer.serving [MODEL]).
 
 The response to a request {"instances": [...]} is {"predictions": [...]}, with one prediction per instance. The response
 to an invalid request is {"error": "..."}. Source: Vertex AI, "Custom container requirements for inference".
@@ -127,7 +127,7 @@ def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Return whether a shape matches the wanted shape. A None in the wanted shape matches any size."""
+    """Return whether `shape` matches `wanted`. A None in `wanted` matches any size."""
     return len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 
@@ -163,7 +163,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Don't log requests, because Vertex AI logs all requests."""
+        """Don't log requests, because Vertex AI already logs them."""
 
 
 if __name__ == "__main__":

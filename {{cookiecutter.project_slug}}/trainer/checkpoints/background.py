@@ -1,4 +1,4 @@
-"""Runs a task, such as writing a checkpoint, in a background thread while the training continues."""
+"""Runs a task, such as writing a checkpoint, in a background thread while training continues."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +10,7 @@ Own = TypeVar("Own", bound="Background")
 
 
 class Background:
-    """A thread that runs one task at a time. If the task fails, `check` and `wait` raise the task's exception."""
+    """A thread that runs one task at a time. If the task fails, `check` and `wait` raise its exception."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -20,10 +20,10 @@ class Background:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Wait for the task, even if the block raises an exception, because the task wouldn't be run again.
+        """Wait for the task, even if the block raises an exception, because the task won't be run again.
 
         If both the block and the task fail, the task's TrainerError takes precedence. For example, an error about a
-        full disk explains more than an error about a lost peer, which may only be a consequence of the full disk.
+        full disk explains more than an error about a lost peer, which may only be a consequence.
         """
         try:
             self.wait()
@@ -39,12 +39,12 @@ class Background:
         self._work = self._thread.submit(work)
 
     def check(self) -> None:
-        """If the task has failed, raise the task's exception. Don't wait for a running task."""
+        """If the task has failed, raise its exception. Don't wait for a running task."""
         if self._work and self._work.done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the task has finished. If the task failed, raise the task's exception."""
+        """Wait until the task has finished. If the task failed, raise its exception."""
         work, self._work = self._work, None
         if work:
             work.result()

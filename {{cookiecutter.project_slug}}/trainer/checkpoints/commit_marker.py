@@ -1,7 +1,7 @@
-"""Commits folders atomically. A folder is complete only if its files match the folder's commit marker.
+"""Commits folders atomically. A folder is complete only if its files match its commit marker.
 
 The commit marker lists the size and checksum of every file in the folder, and is written last. Object stores can't
-rename a folder atomically, even if a bucket is mounted under /gcs. Therefore, a single small file determines whether a
+rename a folder atomically, not even through a mount under /gcs. Therefore, a single small file determines whether a
 folder is complete.
 
 File sizes are compared whenever folders are listed. Comparing checksums requires reading every byte. Therefore,
@@ -28,7 +28,7 @@ READERS = 8  # files to read in parallel, which is faster on a mounted bucket
 
 
 def create_empty(folder: Path) -> None:
-    """Create an empty folder. Remove any files that an interrupted run left in the folder."""
+    """Create an empty folder. Remove any files that an interrupted run left in it."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
@@ -72,7 +72,7 @@ def why_incomplete(folder: Path) -> str:
 
 
 def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
-    """Return why this reader's part of the files is corrupt. If none of these files is corrupt, return an empty string.
+    """Return why a file in this reader's part is corrupt. If all these files are intact, return an empty string.
 
     A commit marker from an older version doesn't contain checksums. In this case, only file sizes are compared, so that
     a long run doesn't have to start over.
@@ -87,7 +87,7 @@ def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
 
 
 def invalidate(folder: Path, problem: str) -> None:
-    """Replace a damaged folder's commit marker, so that later runs skip the folder without reading the folder's files.
+    """Replace a damaged folder's commit marker, so that later runs skip the folder without reading its files.
 
     If this machine couldn't read the folder, keep the commit marker, because the files may be intact.
     """
@@ -104,12 +104,12 @@ def number(folder: Path) -> int:
 
 
 def folders(root: Path) -> list[Path]:
-    """Return all checkpoint folders in `root`, including incomplete folders, from oldest to latest."""
+    """Return all checkpoint folders in `root`, including incomplete ones, from oldest to latest."""
     return sorted(root.glob("step-" + "[0-9]" * 9))
 
 
 def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
-    """Yield the folders with file sizes that match their commit markers, from latest to oldest.
+    """Yield the folders whose file sizes match their commit markers, from latest to oldest.
 
     Warn about each incomplete folder.
     """
@@ -124,7 +124,7 @@ def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path]
     """Return the latest folder that is complete and intact, and that `why_refused` doesn't reject.
 
     Warn about each folder that is skipped. If no folder is usable, return None. Only one process may call this
-    function, right before the run resumes, because the function invalidates each damaged folder.
+    function, right before the run resumes, because it invalidates each damaged folder.
     """
     for folder in complete_folders(root, warn):
         problem = why_corrupt(folder) or why_refused(folder)
@@ -136,7 +136,7 @@ def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path]
 
 
 def prune(root: Path, keep: int) -> None:
-    """Remove folders that are older than the latest `keep` complete folders. Don't remove spared folders."""
+    """Remove folders that are older than the latest `keep` complete folders. Keep the folders that `spared` returns."""
     kept = [folder for folder in folders(root) if not why_incomplete(folder)][-keep:]
     kept_anyway = spared(root)
     for folder in folders(root):
@@ -147,7 +147,7 @@ def prune(root: Path, keep: int) -> None:
 def spared(root: Path) -> set[Path]:
     """Return the folders that `prune` never removes.
 
-    A JSON file in `root` specifies the step of a spared folder. Example: {"step": 40}.
+    A JSON file in `root` specifies the step of each of these folders. Example: {"step": 40}.
     """
     found = set()
     for file in root.glob("*.json"):

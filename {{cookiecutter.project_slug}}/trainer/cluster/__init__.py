@@ -1,1 +1,1 @@
-"""Determines which replicas train, starts the training processes, and joins the processes into one group."""
+"""Determines which replicas train, starts the training processes, and joins them into one group."""

@@ -1,13 +1,13 @@
-"""Exchanges heartbeats between all training replicas, to identify a replica that was lost or hangs.
+"""Exchanges heartbeats between all training replicas, to identify lost or hanging replicas.
 
 A training framework detects only that some peer doesn't respond. Therefore, each replica sends its name to every other
-replica as UDP datagrams. The datagrams use the same port number on which the framework listens with TCP. The parent
-process of the training processes sends the heartbeats. This parent process only waits for the training processes, so no
-other code holds its global interpreter lock. If no heartbeat ever arrives from a replica, for example because of a
-firewall, that replica is never reported as lost.
+replica as UDP datagrams. The datagrams use the port number on which the framework listens for TCP connections. The
+parent process of the training processes sends the heartbeats. This parent process only waits for the training
+processes, so no other code holds its global interpreter lock. If no heartbeat ever arrives from a replica, for example
+because of a firewall, that replica is never reported as lost.
 
-After a replica loses a peer, the replica's heartbeats report the loss. If a different replica receives this report but
-hasn't lost a peer itself, that replica's heartbeats report where in the code its own processes hang.
+After a replica loses a peer, its heartbeats report the loss. If another replica receives this report but hasn't lost a
+peer itself, its heartbeats report where in the code its own processes hang.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Heartbeat:
     def loss(self) -> PeerError:
         """Wait until a peer is silent, or all peers have reported a loss or a hang, and return an error.
 
-        If the lost peer is known, the error's text contains the peer's name.
+        If the lost peer is known, the error's text contains its name.
         """
         self._own, deadline = self._own or LOST, time.monotonic() + ANSWER_SECONDS
         while not (silent := self._silent()) and time.monotonic() < deadline:
@@ -84,7 +84,7 @@ class Heartbeat:
         return PeerError(said, stuck=name, place=place)
 
     def _silent(self) -> dict[str, float]:
-        """Map each silent replica to the number of seconds since the replica's last heartbeat."""
+        """Map each silent replica to the number of seconds since its last heartbeat."""
         now = time.monotonic()
         return {name: now - at for name, at in [*self.heard.items()] if now - at > SILENT_SECONDS}
 

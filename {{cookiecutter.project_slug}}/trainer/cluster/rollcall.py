@@ -1,9 +1,9 @@
 """Runs the roll call at startup, which verifies that all replicas are present and run the same job.
 
-Vertex AI starts each replica as soon as the replica's machine is ready, so some replicas normally start late. While a
-training framework waits for a replica, the framework doesn't print anything. Therefore, each replica checks in with the
-chief before any framework call. The chief sends the same response to all replicas. The response reports that the run
-can start, that replicas are missing, or that values differ between replicas.
+Vertex AI starts each replica as soon as its machine is ready, so some replicas normally start late. While a training
+framework waits for a replica, it doesn't print anything. Therefore, each replica checks in with the chief before any
+framework call. The chief sends the same response to all replicas. The response reports that the run can start, that
+replicas are missing, or that values differ between replicas.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class RollcallError(PeerError):
 def patience(*, emulated: bool) -> float:
     """Return the number of seconds that replicas wait for each other.
 
-    On Vertex AI, replicas wait longer, because replicas may start late.
+    On Vertex AI, replicas wait longer, because some may start late.
     """
     return 60.0 if emulated else 600.0
 
@@ -83,7 +83,7 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
     if callers.stranger:
         problem = (
             f"{callers.stranger} describes a different cluster than {cluster.name};"
-            " check whether replicas of two jobs share their addresses"
+            " check whether replicas of two jobs use the same addresses"
         )
     fault = "" if problem else "; ".join(_differences(cluster, facts, callers.facts))
     server.close()  # a replica with the response may connect to the framework here, and must not reach this server
@@ -94,9 +94,9 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
 
 
 def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a phrase for each value of a training replica that differs from the chief's value.
+    """Yield a message for each value of a training replica that differs from the chief's value.
 
-    If a replica's strategy doesn't have a flag, that flag is skipped, because the different --strategy is reported.
+    If a replica's strategy doesn't have a flag, that flag is skipped, because the difference in --strategy is reported.
     """
     others = {node.name: of_others.get(node.name) for node in cluster.nodes[1:]}
     known = {name: other for name, other in others.items() if other and isinstance(other, dict)}
@@ -146,17 +146,14 @@ class _Callers:
 
 
 async def _answer(streams: Streams, answer: Mapping[str, Any]) -> None:
-    """Send the response, and wait until the caller has read the response and closed the connection."""
+    """Send the response, and wait until the caller has read it and closed the connection."""
     reader, writer = streams
     writer.write(_line_of(answer))
     await _within(reader.read(), ANSWER_SECONDS)
 
 
 async def _within(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
-    """Wait for the coroutine.
-
-    Return False if the coroutine takes longer than `seconds`, or if its connection is lost.
-    """
+    """Wait for the coroutine. Return False if it takes longer than `seconds`, or if its connection is lost."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError):
         await asyncio.wait_for(work, seconds)
         return True
@@ -190,7 +187,7 @@ def listen(node: Node) -> socket.socket:
 
 
 def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """Check in with the chief as a worker, and return the chief's response."""
+    """Check in with the chief as a worker, and return its response."""
     message = {"name": cluster.name, "nodes": [node.address for node in everyone], "facts": dict(facts)}
     deadline = time.monotonic() + timeout
     problem = f"{cluster.chief.name}, the chief, is absent at {cluster.chief.address}"
@@ -222,7 +219,7 @@ def _line_of(message: Mapping[str, Any]) -> bytes:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """Return the JSON object on a line. If the line doesn't contain a JSON object, return an empty dictionary."""
+    """Return the JSON object in a line. If the line doesn't contain one, return an empty dictionary."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

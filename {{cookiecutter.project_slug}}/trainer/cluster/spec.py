@@ -2,9 +2,9 @@
 
 Vertex AI identifies worker pools by their position. Pool 0 contains the chief, pool 1 contains the workers, pool 2
 contains reducers or parameter servers, and pool 3 contains evaluators. Only the replicas in pools 0 and 1 train.
-Reducers run Google's reducer image. Parameter servers run the trainer's command with a flag that selects the
-parameter server strategy. The variables `RANK` and `WORLD_SIZE` are never read, because on Vertex AI these variables
-count machines, not processes.
+Reducers run Google's reducer image. Parameter servers run the trainer's command with a flag that selects the parameter
+server strategy. The variables `RANK` and `WORLD_SIZE` are never read, because on Vertex AI they count machines, not
+processes.
 Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CONFIG, mid 2026.
 """
 
@@ -32,20 +32,20 @@ SHAPE = '{"cluster": {...}, "task": {...}}'
 class ClusterError(TrainerError):
     """The error for an invalid cluster description.
 
-    The error's text contains the invalid key and the expected shape.
+    The error's text contains the invalid key and the expected format.
     """
 
 
 @dataclass(frozen=True)
 class Node:
-    """A replica's name, which also appears in the job's logs, and the replica's address in the form `host:port`."""
+    """A replica's name, which also appears in the job's logs, and its address in the form `host:port`."""
 
     name: str
     address: str
 
     @property
     def is_local(self) -> bool:
-        """True if the address is a loopback address. In the local Vertex, all replicas share one machine."""
+        """True if this is a loopback address. In the local Vertex, all replicas share one machine."""
         with contextlib.suppress(OSError, ValueError):  # a machine that hasn't started doesn't have an IP address yet
             return ipaddress.ip_address(socket.getaddrinfo(self.host, None)[0][4][0]).is_loopback
         return False

@@ -1,8 +1,8 @@
 """Determines where in the code a training process hangs.
 
-When a training process receives a signal, the process writes its Python stack to a memory file, which the parent
-process reads. A healthy run isn't monitored. Python's faulthandler module writes the stack even if C code holds the
-global interpreter lock. The functions in this file work only on Linux.
+When a training process receives a signal, it writes its Python stack to a memory file, which the parent process reads.
+A healthy run isn't monitored. Python's faulthandler module writes the stack even if C code holds the global interpreter
+lock. The functions in this file work only on Linux.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ THREADS = re.compile(r"/(threading|queue)\.py|/concurrent/futures/|/grain/")
 def record() -> int:
     """Return the file descriptor of this process's record. If the operating system isn't Linux, return -1.
 
-    After the first call, the process responds to the signal `ASK` with its stack.
+    After the first call, the process responds to the signal `ASK` by writing its stack.
     """
     if sys.platform != "linux":
         return -1
@@ -87,7 +87,7 @@ def _asked() -> Iterator[tuple[Path, float]]:
 def place(threads: Sequence[str]) -> str:
     """Return where in the code a process hangs. If the process waits for its peers, return an empty string.
 
-    If the main thread waits for a different thread, return where in the code that thread hangs.
+    If the main thread waits for another thread, return where in the code that thread hangs.
 
     Args:
         threads: the stacks of the process's threads. The main thread's stack is the last item.

@@ -1,4 +1,4 @@
-"""Loads the strategy that --strategy selects, and parses the strategy's flags together with all other flags."""
+"""Loads the strategy that --strategy selects, and parses its flags together with all other flags."""
 
 import argparse
 import importlib
@@ -17,7 +17,7 @@ from trainer.vertex.errors import TrainerError
 
 
 def parse(argv: Sequence[str], program: str = "trainer.task") -> tuple[Strategy, StrategyFlags]:
-    """Parse the flags, and return the selected strategy and the strategy's Config.
+    """Parse the flags, and return the selected strategy and its Config.
 
     If a flag is unknown, print a usage message and exit. Raises TrainerError if a value is invalid.
     """
@@ -52,7 +52,7 @@ def own_flags(strategy: Strategy) -> list[str]:
 
 
 def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
-    """Yield a phrase for each given flag that only other strategies support."""
+    """Yield a message for each given flag that only other strategies support."""
     known = {field.name for field in fields(strategy.flags)}
     for word in (word.partition("=")[0] for word in argv if word.startswith("--")):
         name = word.removeprefix("--").replace("-", "_")

@@ -38,8 +38,8 @@ UNSHOWN = (
 class TensorBoard:
     """A sink that writes scalars to a TensorBoard event file, with one curve per name.
 
-    If the event file is removed, the next report creates a new event file. The event file is open only while a report
-    is written. TensorBoard's own EventFileWriter isn't used, because an EventFileWriter stops after its first error.
+    If the event file is removed, the next report creates a new one. The event file is open only while a report is
+    written. TensorBoard's own EventFileWriter isn't used, because it stops after its first error.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,9 +80,9 @@ class Lines:
 class MetricFile:
     """A sink that writes a tuning trial's held-out metrics to a file, under plain names such as `accuracy` and `loss`.
 
-    The file has the format of cloudml-hypertune 0.1.0.dev6: one JSON object per metric and step, with numbers as text.
-    Each report rewrites the file in place, because Google doesn't document how Vertex AI reads the file. The library
-    cloudml-hypertune keeps the last hundred lines, but this class keeps the lines of the last hundred evaluations.
+    The file has the format of cloudml-hypertune 0.1.0.dev6: one JSON object per metric and step, with numbers as
+    strings. Each report rewrites the file in place, because Google doesn't document how Vertex AI reads the file. The
+    library cloudml-hypertune keeps the last hundred lines, but this class keeps those of the last hundred evaluations.
 
     Args:
         steps: the number of steps in the run. The tuning job uses the metrics of the last step. Therefore, the trial
@@ -121,7 +121,7 @@ def describe(values: Values) -> str:
     parts = [f"{name.replace('/', ' ')} {value}" for name, value in numbers.items() if name not in speeds]
     parts += [f"{value:.0f} {name.removesuffix(PER_SECOND)}/s" for name, value in speeds.items()]
     for name, times in slow.items():
-        parts += [f"{name.rpartition('/')[2]} computes {times:.1f} times as long as the others"]
+        parts += [f"{name.rpartition('/')[2]} takes {times:.1f} times as long to compute as the others"]
     for name, doing in LOSING.items() if not slow else ():  # the other replicas wait for the slow one
         share = min(values.get(name, 0.0) / values.get(f"{TRAIN}step_seconds", math.inf), 1.0)
         parts += [f"{share:.0%} {doing}"] if share >= NOTABLE else []
@@ -129,7 +129,7 @@ def describe(values: Values) -> str:
 
 
 def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...]:
-    """Return the sinks for the chief's process. If the run is a tuning trial, pass the trial as `trial`."""
+    """Return the sinks for the chief's process. If the run is a tuning trial, pass it as `trial`."""
     of_trial = (MetricFile(trial, steps).write,) if trial else ()
     return TensorBoard(logs).write, Lines(steps).write, *of_trial
 

@@ -1,4 +1,4 @@
-"""Measures a run's speed: the seconds of each phase, slow replicas, and the peak FLOPS of a GPU.
+"""Measures a run's speed: the duration of each phase, slow replicas, and the peak FLOPS of a GPU.
 
 Each second of a run belongs to exactly one phase. Goodput is the fraction of time that a run spends in the phase
 TRAINING. A run goes through the phases START, FIRST_STEP, TRAINING, and EXPORT. All other phases interrupt one of these
@@ -53,7 +53,7 @@ def process_start() -> float:
 
 @dataclass
 class Clock:
-    """A clock that measures the phases of a run. A different process on the same machine can continue the clock."""
+    """A clock that measures the phases of a run. Another process on the same machine can continue the clock."""
 
     last: float = field(default_factory=time.monotonic)  # all time up to this moment is counted
     current: str = START
@@ -78,8 +78,8 @@ class Clock:
         """Yield the batches, and count how long the device waited for each batch.
 
         Args:
-            idle_timer: a function that starts a measurement and returns a second function. The second function returns
-                the device's idle time in seconds. Pass None if the idle time can't be measured.
+            idle_timer: a function that starts a measurement and returns a second function, which returns the device's
+                idle time in seconds. Pass None if the idle time can't be measured.
         """
         asked, idle = time.monotonic(), idle_timer and idle_timer()
         for batch in batches:
@@ -92,7 +92,7 @@ class Clock:
 
     @property
     def stepping(self) -> float:
-        """The total time of all steps in seconds, including the time that the steps waited for data."""
+        """The total time of all steps in seconds, including the time that they waited for data."""
         return sum(self.seconds.get(phase, 0.0) for phase in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
@@ -101,7 +101,7 @@ class Clock:
         return self.seconds[TRAINING] / sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """Format the goodput, and the seconds of each phase.
+        """Format the goodput, and each phase's duration in seconds.
 
         Example: `goodput 83%: 259.0 of 312.1 s spent on training; start 12.3, roll call 3.0, data 4.2, ...`
         """

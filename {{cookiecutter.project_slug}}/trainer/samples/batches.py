@@ -1,8 +1,8 @@
 """Makes batches in one global order, for any number of processes.
 
-Only the seed determines the order of the training samples. If there are w processes, process r takes the samples r,
-r + w, r + 2w, and so on from every global batch. Therefore, a run uses the same batches on 1 machine and on 100
-machines. Because samples are read by random access, a run can start at any step without delay.
+Only the seed determines the order of the training samples. If there are w processes, process r uses the samples r,
+r + w, r + 2w, and so on of every global batch. Therefore, a run uses the same batches on 1 machine and on 100 machines.
+Because samples are read by random access, a run can start at any step without delay.
 """
 
 import errno
@@ -28,7 +28,7 @@ Part = TypeVar("Part")
 
 
 class Masked(NamedTuple):
-    """A batch that may be padded at the end. The float32 array `mask` (n,) is 1 for samples and 0 for padding."""
+    """A batch that may be padded at the end. The array `mask` has shape (n,) and is 1 for samples and 0 for padding."""
 
     batch: Batch
     mask: np.ndarray[tuple[int], np.dtype[np.float32]]
@@ -48,11 +48,11 @@ class Data:
 
     @cached_property
     def example(self) -> Batch:
-        """A batch of one sample, from which the arrays' shapes and types are known."""
+        """A batch of one sample, which shows the arrays' shapes and types."""
         return self.heldout.batch([0], self._config)
 
     def training(self, start: int, rank: int, size: int) -> Iterator[Batch]:
-        """Yield one process's part of the global batch for each step from `start` on."""
+        """Yield one process's slice of the global batch for each step from `start` on."""
         return train_batches(self.train, self._config, start=start, rank=rank, world_size=size)
 
     def evaluation(self, rank: int, size: int, micro_batches: int = 1) -> Iterator[Masked]:
@@ -60,7 +60,7 @@ class Data:
 
         Each held-out sample belongs to exactly one process. All processes yield the same number of batches, and all
         batches have the same size. The batch size is the size of a micro-batch during training, if each process splits
-        its part of a global batch into `micro_batches`. The last batch is padded with a sample whose mask is 0.
+        its slice into `micro_batches`. The last batch is padded with a sample whose mask is 0.
         """
         length = largest_part(self._config, size * micro_batches)
         block = length * size  # samples of all processes
@@ -86,7 +86,7 @@ def order(count: int, config: Config) -> Any:
 
 
 def largest_part(config: Config, count: int) -> int:
-    """Return the number of samples in the largest of `count` parts of a global batch."""
+    """Return the number of samples in the largest of `count` slices of a global batch."""
     return -(-config.global_batch // count)
 
 
@@ -99,9 +99,9 @@ def require_samples(config: Config, world_size: int) -> None:
 
 
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
-    """Yield this process's part of the global batch for each step from `start` on.
+    """Yield this process's slice of the global batch for each step from `start` on.
 
-    If the global batch isn't divisible by the world size, the sizes of the parts differ by one sample.
+    If the global batch isn't divisible by the world size, the sizes of the slices differ by one sample.
 
     Raises:
         TrainerError: If the global batch is smaller than the world size, or if the data doesn't match the flags.
@@ -142,7 +142,7 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
         if not is_full:
             raise
         cure = (
-            "lower --data-processes, set --data-processes to 0 to use threads, or give the container more shared memory"
+            "lower --data-processes, set it to 0 to use threads, or give the container more shared memory"
             " (docker --shm-size)"
         )
         raise TrainerError(f"/dev/shm doesn't have enough space for the batches of --data-processes; {cure}") from None

@@ -1,6 +1,6 @@
 """Fingerprints a run's samples and model.
 
-Checkpoints store the fingerprint, and a resumed run compares its own fingerprint with the stored fingerprint.
+Checkpoints store the fingerprint, and a resumed run compares its own fingerprint with the stored one.
 """
 
 import json
@@ -60,8 +60,8 @@ class Fingerprint:
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
     """Verify that the set of shards is complete, and that the run matches the checkpoint in `folder`.
 
-    A checkpoint from an older version doesn't contain a fingerprint, so the function doesn't compare such a checkpoint.
-    Every process must call this function.
+    A checkpoint from an older version doesn't contain a fingerprint, so it isn't compared. Every process must call this
+    function.
 
     Raises:
         TrainerError: If shards are missing, or if the data or flags differ. If `anyway` is set, the chief prints a
@@ -79,7 +79,7 @@ def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool
 
 
 def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
-    """Compare the data digests of all processes with the chief's digest.
+    """Compare the data digests of all processes with the chief's.
 
     Raises:
         TrainerError: If the digests differ. If --anyway is set, the chief prints a warning instead.
@@ -97,9 +97,9 @@ def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
 
 
 def _unfinished(shards: Shards) -> Iterator[str]:
-    """Yield a phrase for each problem with the shards.
+    """Yield a message for each problem with the shards.
 
-    Possible problems are two sets in one split, missing shards, or empty shards.
+    Possible problems are shards of two sets in one split, missing shards, and empty shards.
     """
     present: dict[tuple[str, str], list[str]] = {}
     for match in filter(None, map(NUMBERED.fullmatch, shards)):
@@ -119,7 +119,7 @@ def _unfinished(shards: Shards) -> Iterator[str]:
 
 
 def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
-    """Compare the folder's name, the flags, and the shards with the checkpoint. Yield a phrase for each difference."""
+    """Compare the folder's name, the flags, and the shards with the checkpoint. Yield a message for each difference."""
     try:
         past = json.loads((folder / FILE).read_text())
     except FileNotFoundError:

@@ -27,7 +27,7 @@ READERS = 64  # shards to open in parallel, because each one may be a request to
 
 
 def write(samples: Iterable[Sample], folder: Path, split: Split, shard_count: int = 4) -> None:
-    """Distribute the samples across `shard_count` shard files in turn.
+    """Distribute the samples round-robin across `shard_count` shard files.
 
     Store the files' checksums in the same folder.
     """
@@ -67,7 +67,7 @@ def at(address: str, storage: Storage) -> Iterator[Path]:
 
 
 def example(config: Config, storage: Storage) -> Batch:
-    """Return a batch of one held-out sample, from which the arrays' shapes and types are known.
+    """Return a batch of one held-out sample, which shows the arrays' shapes and types.
 
     The folder needs only one held-out shard.
     """
@@ -112,7 +112,7 @@ class Dataset:
     def described(self) -> dict[str, tuple[int, ...]]:
         """Map each shard to its size in bytes, its record count, and a checksum of its first and last record.
 
-        If a checksum of the whole shard is stored, this checksum is the fourth value.
+        If a checksum of the whole shard is stored, it is the fourth value.
         """
         counts = [count for _, count in self.shards.values()]
         places = [[end - count, end - 1] * bool(count) for count, end in zip(counts, accumulate(counts), strict=True)]
@@ -143,7 +143,7 @@ class Dataset:
         return error
 
     def _place(self, index: int) -> tuple[str, int]:
-        """Return the shard that contains a record, and the record's index in the shard."""
+        """Return the shard that contains a record, and the record's index in it."""
         for shard, (_, count) in self.shards.items():
             if index < count:
                 return shard, index
@@ -155,12 +155,12 @@ class Dataset:
         return collated(self.samples(indices), config)
 
     def first(self, count: int, config: Config) -> Batch:
-        """Return a batch of the first `count` samples. If the dataset has fewer samples, repeat samples."""
+        """Return a batch of the first `count` samples. If the dataset has fewer samples, repeat some of them."""
         return self.batch((index % len(self) for index in range(count)), config)
 
 
 def collated(samples: Sequence[Sample], config: Config) -> Batch:
-    """Return a batch of all these samples. If a sample were missing, the other samples would have too much weight.
+    """Return a batch of all these samples. If a sample were missing, the others would have too much weight.
 
     Raises:
         TrainerError: If `collate` drops or adds samples.

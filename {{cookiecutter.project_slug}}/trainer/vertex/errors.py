@@ -25,7 +25,7 @@ class TrainerError(ValueError):
 
 
 class PeerError(TrainerError):
-    """The error that a healthy replica raises if a different replica is lost, late, or preempted.
+    """The error that a healthy replica raises if another replica is lost, late, or preempted.
 
     A restart resumes the run.
     """

@@ -1,4 +1,4 @@
-"""Leases an output folder to one job. The chief takes the lease before the job reads or writes files in the folder.
+"""Leases an output folder to one job. The chief acquires the lease before the job reads or writes files in the folder.
 
 The folder `lease` in the checkpoint folder contains two files per writer. The launcher also reads these files, as
 launcher/docs/events.md describes.
@@ -7,14 +7,14 @@ launcher/docs/events.md describes.
               The writer locks this file with `flock`. If the file system doesn't support locks, "lock" is empty.
     JOB.12    An empty file that marks the twelfth renewal. Every 10 s, a new file replaces the previous file.
 
-A writer is alive while the writer holds its lock. A reader on the same machine sees the lock immediately. If a writer
-started before its host's last boot and hasn't renewed its lease since that boot, the writer is dead. In all other
-cases, a reader watches the writer for 60 s. If the writer renews its lease during this time, the writer is alive. The
-clocks of two machines are never compared. Each renewal creates a file with a new name, because a mounted bucket lists
-new names immediately. The contents and times of files may come from a cache for 60 s. Operations on a bucket aren't
-atomic. Therefore, each writer first writes its claim, then waits until other machines see the claim, and then looks for
-other claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If no
-writer has renewed its lease, the folder goes to the writer with the oldest claim.
+A writer is alive while it holds its lock. A reader on the same machine sees the lock immediately. If a writer started
+before its host's last boot and hasn't renewed its lease since then, it is dead. In all other cases, a reader watches
+the writer for 60 s. If the writer renews its lease during this time, it is alive. The clocks of two machines are never
+compared. Each renewal creates a file with a new name, because a mounted bucket lists new names immediately. The
+contents and times of files may come from a cache that is up to 60 s old. Operations on a bucket aren't atomic.
+Therefore, each writer first writes its claim, then waits until other machines see the claim, and then looks for other
+claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If none of the
+writers has renewed its lease, the folder goes to the one with the oldest claim.
 Source: Cloud Storage FUSE documentation, "Caching" and "Limitations and differences from POSIX", 2026.
 """
 
@@ -48,7 +48,7 @@ BOOT, UPTIME = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/uptime")
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """A claim of a job that writes, or is about to write, to the folder. `since` is a time on the job's own clock."""
+    """The claim of a job that writes to the folder or is about to. `since` is a time on the job's own clock."""
 
     since: str
     job: str
@@ -60,7 +60,7 @@ class Claim:
 def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
     """If this replica is the chief, hold the lease of the output folder while the block runs.
 
-    Raises TrainerError if a different job holds the lease, or if this job can't write the lease.
+    Raises TrainerError if another job holds the lease, or if this job can't write the lease.
     """
     if not is_chief:
         yield
@@ -107,7 +107,7 @@ class Lease:
         self._thread.start()
 
     def close(self) -> None:
-        """Give up the lease, and remove the lease's files. Don't call this function from the renewal thread."""
+        """Give up the lease, and remove its files. Don't call this function from the renewal thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(LEAVE_SECONDS)
@@ -134,7 +134,7 @@ class Lease:
             time.sleep(LOOK_SECONDS)
 
     def _write_claim(self) -> Claim:
-        """Rewrite the claim's file, and lock the file if the file system supports locks.
+        """Rewrite the claim's file, and lock it if the file system supports locks.
 
         Readers ignore an empty claim.
         """
@@ -170,7 +170,7 @@ def _goes_first(other: Claim, own: Claim | None, renewals: int, *, is_alive: boo
     """Return whether another writer takes precedence over this job.
 
     If this job hasn't written a claim yet, every writer that is known to be alive takes precedence. Otherwise, another
-    writer takes precedence only if that writer has renewed its lease or has an older claim.
+    writer takes precedence only if it has renewed its lease or has an older claim.
     """
     return renewals > 0 or other < own if own else is_alive
 
@@ -226,7 +226,7 @@ def _remove(folder: Path, job: str) -> None:
 
 
 def _in_use(folder: Path, claim: Claim, renewals: int) -> TrainerError:
-    """Return the error for a folder that a different job uses.
+    """Return the error for a folder that another job uses.
 
     The seconds in the error's text are based on the file system's clock.
     """

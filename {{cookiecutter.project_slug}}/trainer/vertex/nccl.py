@@ -1,7 +1,7 @@
 """Determines from NCCL's log whether NCCL uses the reducers of Reduction Server.
 
 NCCL reports only in its log whether it uses reducers. Idle reducers still cost money. This file requires only Python's
-standard library, so you can copy this file to a different trainer.
+standard library, so you can copy it to another trainer.
 Source of the log lines: github.com/NVIDIA/nccl, versions 2.18 to 2.32, in src/plugin, src/transport, and src/graph.
 
 Example:
@@ -93,7 +93,7 @@ class Use:
 
 
 def watch(environ: MutableMapping[str, str]) -> None:
-    """Make NCCL try to use reducers, and write a log for `read_log`. The user's own settings take precedence."""
+    """Configure NCCL to try reducers, and to write a log for `read_log`. The user's own settings take precedence."""
     environ.setdefault("NCCL_COLLNET_ENABLE", "1")
     if not LOGS.keys() & environ.keys():  # a user who has set one of them reads the log
         environ.update(LOGS)
@@ -124,7 +124,7 @@ def end_log(environ: Mapping[str, str]) -> None:
 
 
 def _is_ours(environ: Mapping[str, str]) -> bool:
-    """Return whether NCCL logs with the settings of `watch`. In a less detailed log, used reducers would seem idle."""
+    """Return whether NCCL logs with the settings of `watch`. With less detail, active reducers would seem idle."""
     return LOGS.items() <= environ.items()
 
 

@@ -1,4 +1,4 @@
-"""Configures NCCL for the reducers in pool 2, and reports whether NCCL uses these reducers."""
+"""Configures NCCL for the reducers in pool 2, and reports whether NCCL uses them."""
 
 import contextlib
 from collections.abc import Callable, Mapping, MutableMapping
@@ -22,8 +22,8 @@ def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: b
 
     If NCCL can't use the reducers, the chief prints a warning.
 
-    Raises TrainerError if reducers are required, but the job doesn't have reducers. Raises IdleReducersError if
-    reducers are required, but the run doesn't use GPUs.
+    Raises TrainerError if reducers are required, but the job doesn't have any. Raises IdleReducersError if reducers are
+    required, but the run doesn't use GPUs.
     """
     if required and not count:
         raise TrainerError(

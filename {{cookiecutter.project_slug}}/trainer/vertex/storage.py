@@ -23,7 +23,7 @@ FOLDERS = {"model": "AIP_MODEL_DIR", "checkpoints": "AIP_CHECKPOINT_DIR", "logs"
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a hyperparameter tuning job, and the file from which Vertex AI reads the trial's metrics."""
+    """One trial of a hyperparameter tuning job, and the file from which Vertex AI reads its metrics."""
 
     id: str
     metric_file: Path
@@ -87,7 +87,7 @@ def read_json(file: Path) -> Any:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Replace a JSON file atomically, so that a reader sees either the old value or the new value."""
+    """Replace a JSON file atomically, so that a reader sees either the old or the new value."""
     aside = file.with_name(f"{file.name}.partial")
     aside.write_text(json.dumps(value, indent=1))
     aside.replace(file)

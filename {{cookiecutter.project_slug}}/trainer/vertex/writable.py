@@ -1,4 +1,4 @@
-"""Verifies that outputs are writable before the training starts, and reports disk errors in one sentence.
+"""Verifies that outputs are writable before training starts, and reports disk errors in one sentence.
 
 This verification writes a probe file, because permission bits aren't reliable for a mounted bucket or a read-only disk.
 """
@@ -21,7 +21,7 @@ WORKER = ("checkpoints",)
 PROBE = ".writable-"
 DENIED = (errno.EACCES, errno.EPERM)
 SPACE = "free some space on this disk, or choose another output folder"
-IN_THE_WAY = "a file is in the way; remove the file, or choose another output folder"
+IN_THE_WAY = "a file is in the way; remove it, or choose another output folder"
 USER = "run as root, as the image does, or give this user write permission"
 BUCKET = "check that the bucket exists, and that the job's service account has the role Storage Object Admin"
 CURES: dict[int | None, str] = {
@@ -73,7 +73,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 class Dispensable:
-    """An output that a run doesn't require. If writing fails, one warning is printed until writing succeeds again."""
+    """An output that a run doesn't require. If writing fails, only one warning is printed until it succeeds again."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._is_lost = path, False

@@ -90,7 +90,7 @@ class Collection:
         return self._store.update(name, **changed, etag=self._store.new_id())
 
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
-        """Return the page of a resource list that the call's parameters select."""
+        """Return one page of a resource list, as selected by the call's parameters."""
         shown, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
         key = f"{field_of(self.message).removesuffix('s')}s"
         return {key: self._shown(call, shown)} | ({"nextPageToken": token} if token else {})
@@ -102,7 +102,7 @@ class Collection:
         return self.typed(self.create(name.rpartition("/")[0], message, **ids))
 
     def typed(self, resource: Resource) -> Resource:
-        """Return the public fields of a resource. Add a "@type" if an operation wraps the resource."""
+        """Return the public fields of a resource. Add "@type" if an operation wraps the resource."""
         kind = self.message.pb().DESCRIPTOR.full_name.removeprefix("google.")
         shown = {key: value for key, value in resource.items() if key in fields(self.message)}
         return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
@@ -129,7 +129,7 @@ class Collection:
 
 
 class Records(Collection):
-    """Resources that clients can create, change and delete without restrictions, such as metadata and TensorBoards."""
+    """Resources, such as metadata and TensorBoards, that clients can create, change, and delete freely."""
 
     verbs = ("GET", "POST", "PATCH", "DELETE")
     # Etags aren't compared, because the SDK retries a rejected update only over gRPC.
@@ -150,12 +150,12 @@ class Records(Collection):
 
 @functools.cache
 def fields(message: Any) -> frozenset[str]:
-    """Return the field names of an API message in camelCase."""
+    """Return the camelCase names of an API message's fields."""
     return frozenset(field.json_name for field in message.pb().DESCRIPTOR.fields)
 
 
 def field_of(message: Any) -> str:
-    """Convert a message's name to a field name. For example, convert TensorboardRun to tensorboardRun."""
+    """Convert a message name to a field name, such as TensorboardRun to tensorboardRun."""
     name = str(message.__name__)
     return name[0].lower() + name[1:]
 
@@ -170,7 +170,7 @@ def read_message(call: Call, kind: Any) -> Any:
 
 
 def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
-    """Clear the output-only fields of a message and of a model in the message, in place."""
+    """Clear the output-only fields of a message, and of any model it contains, in place."""
     pb = type(message).pb(message)
     model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
     for part in (pb, pb.model_to_upload) if model else (pb,):

@@ -1,4 +1,4 @@
-"""The parameters of list calls: `filter`, `orderBy`, `pageSize` and `pageToken`.
+"""The parameters of list calls: `filter`, `orderBy`, `pageSize`, and `pageToken`.
 
 The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. The filter language contains
 comparisons, `:` with `*`, AND, OR, NOT, and parentheses. A space means AND, and OR has a higher precedence than AND.
@@ -86,7 +86,7 @@ def predicate(expression: str, fields: Container[str]) -> Predicate:
 
 
 def parsed(expression: str, fields: Container[str]) -> Filter:
-    """Parse a filter, and derive bounds for the `timestamp` from the filter.
+    """Parse a filter, and derive bounds for `timestamp` from it.
 
     Raises ApiError INVALID_ARGUMENT if the filter isn't valid.
     """
@@ -108,7 +108,7 @@ class _Parser:
         parsed = self._sequence()
         if self._tokens:
             fault = f'"{self._expression}" has an unexpected "{self._tokens[0]}"'
-            raise _fault("filter", fault, "remove this token, or correct the text before this token")
+            raise _fault("filter", fault, "remove this token, or correct the text before it")
         return parsed
 
     def _sequence(self) -> Filter:
@@ -168,13 +168,13 @@ class _Parser:
         return lambda resource: context in resource.get(IN_CONTEXT, ())
 
     def _take(self, *wanted: str) -> str:
-        """Consume and return the next token if `wanted` contains the token. Otherwise, return "" and keep the token."""
+        """Consume and return the next token if `wanted` contains it. Otherwise, return "" and consume nothing."""
         return self._tokens.popleft() if self._tokens and self._tokens[0] in wanted else ""
 
     def _text(self, wanted: str) -> str:
-        """Consume a text token and return the text without quotes, as in labels."team/name".
+        """Consume a string token, such as "team/name" in labels."team/name", and return it without quotes.
 
-        Raises ApiError if the next token isn't text.
+        Raises ApiError if the next token isn't a string.
         """
         if not self._tokens or self._tokens[0] in ("(", ")", ":", *COMPARISONS):
             raise _fault("filter", f'"{self._expression}" is missing {wanted}', 'use a filter such as display_name="x"')
@@ -195,7 +195,7 @@ def _tokens(expression: str) -> Iterator[str]:
 
 
 def _span(symbol: str, text: str) -> tuple[str, str]:
-    """Return the time bounds of a comparison with a time. A resource whose time equals a bound might not match."""
+    """Return the time bounds that a comparison implies. A resource whose time equals a bound might not match."""
     try:
         time = utc(text)
     except ApiError:  # a pattern, such as 2026*
@@ -225,7 +225,7 @@ def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
 
 
 def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[Any], bool]:
-    """Return a function that compares a value with `wanted`, as severities, times, numbers or texts.
+    """Return a function that compares a value with `wanted`, as severities, times, numbers, or strings.
 
     The returned function uses the first of these types to which both values can be converted.
     """
@@ -318,7 +318,7 @@ def page_size(text: str) -> int:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Return the index at which a page begins. Because a token identifies a resource, pages don't shift."""
+    """Return the index at which a page begins. A token identifies a resource, so new resources don't shift pages."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0
@@ -327,7 +327,7 @@ def _after(resources: Sequence[Resource], token: str) -> int:
 
 
 def _identity(resource: Resource) -> str:
-    """Return the text that identifies a list entry in a page token, which is a resource's name or a point's step."""
+    """Return the text that identifies a list entry in a page token: a resource's name or a point's step."""
     return str(resource.get("name") or resource.get("step"))
 
 

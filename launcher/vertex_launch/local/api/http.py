@@ -1,4 +1,4 @@
-"""The HTTP router, the request type and the error responses for all APIs of the local Vertex."""
+"""The HTTP router, the request type, and the error responses for all APIs of the local Vertex."""
 
 import asyncio
 import inspect
@@ -50,7 +50,7 @@ XML_API = "/xml"  # the prefix for the paths of Cloud Storage's XML API, /BUCKET
 
 @dataclass(frozen=True)
 class Call:
-    """An HTTP request. An asynchronous handler reads the stream, but the router reads the body for other handlers."""
+    """An HTTP request. The router reads the body for synchronous handlers. Asynchronous handlers read `stream`."""
 
     method: str
     path: str  # as sent: %2F in an object's name isn't a slash
@@ -61,7 +61,7 @@ class Call:
 
     @property
     def base(self) -> str:
-        """The server's URL from the client's point of view."""
+        """The server's URL as the client sees it."""
         host = self.headers.get("host", "")
         return f"{'https' if is_google(host) else 'http'}://{host}"
 
@@ -157,14 +157,14 @@ def _path_of(host: str, path: str) -> str:
 def not_here(service: str) -> ApiError:
     """Return the error for a call to a Google service that isn't available locally."""
     fault = f"{service} isn't available locally, and local replicas can't reach Google Cloud"
-    return ApiError("UNIMPLEMENTED", f"{fault}; the local Vertex serves Vertex AI, Cloud Storage and Cloud Logging")
+    return ApiError("UNIMPLEMENTED", f"{fault}; the local Vertex serves Vertex AI, Cloud Storage, and Cloud Logging")
 
 
 async def read_body(call: Call) -> bytes:
     """Return the whole request body.
 
-    Raises ApiError if the body is too large. Even if the body is too large, read the whole body first, because many
-    clients require this.
+    Raises ApiError if the body is too large. Even then, read the whole body first, because many clients require
+    this.
     """
     body = bytearray()
     async for chunk in call.stream():
@@ -176,7 +176,7 @@ async def read_body(call: Call) -> bytes:
 
 
 def refusal(call: Call, error: Exception) -> Response:
-    """Return an error response in the format of the called API, and log the error to the server's terminal."""
+    """Return an error response in the format of the called API, and log the error in the server's terminal."""
     if isinstance(error, OSError):
         fault = f"the operating system reported: {error.strerror or error}; check the disk and permissions"
         error = ApiError("INTERNAL", fault)

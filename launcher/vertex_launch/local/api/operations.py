@@ -1,6 +1,6 @@
 """Long-running operations.
 
-When a client receives an operation, the operation is already done. Therefore, an operation only stores a response.
+An operation is already done when a client receives it. Therefore, it only stores a response.
 
 Source: googleapis, google/longrunning/operations.proto.
 """
@@ -71,7 +71,7 @@ class Operations:
         raise ApiError("NOT_FOUND", f"{name} does not exist")
 
     def _list(self, call: Call, name: str) -> Resource:
-        """List the operations of a resource and of all resources under this resource, newest first."""
+        """List the operations of a resource and of all resources under it, newest first."""
         above = name.removesuffix("operations")
         below = [operation for operation in reversed([*self._done]) if operation["name"].startswith(above)]
         shown, token = filters.page(below, FIELDS, **call.query)

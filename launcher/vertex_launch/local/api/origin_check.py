@@ -1,8 +1,8 @@
-"""Protection against requests from web pages, because the server runs any command that a request contains.
+"""Rejects requests from web pages, because the server runs any command that a request contains.
 
 Any page that is open in a browser can send requests to the server. However, a page can't forge the Host header, can't
-send data without an Origin header, and can't send JSON to a different site without a preflight request. A request with
-a Google host comes from a replica's proxy, because a browser would connect to Google itself.
+send data without an Origin header, and can't send JSON to a different site without a preflight request. A request whose
+Host header contains a Google host comes from a replica's proxy, because a browser would connect to Google itself.
 Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
 """
 
@@ -28,7 +28,7 @@ def fault_of(scope: Scope) -> str:
         ours = OURS.fullmatch(host) and headers.get("origin") == f"http://{host}"
         return "" if ours else "only the local Vertex's own page can open a websocket"
     if "origin" in headers:
-        return "requests from web pages are rejected; use gcloud, the SDK or this project's own commands"
+        return "requests from web pages are rejected; use gcloud, the SDK, or this project's own commands"
     # For an image or a link on a different site, a browser doesn't send an Origin header. A link to our page is
     # harmless.
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not PAGE.fullmatch(path):

@@ -33,7 +33,7 @@ class Projects:
     def by_id(self, text: str) -> str:
         """Replace the project numbers in a text's resource names with project IDs.
 
-        Numbers of unknown projects don't change.
+        Keep the numbers of unknown projects.
         """
         if not NUMBERED.search(text):
             return text
@@ -41,7 +41,7 @@ class Projects:
         return NUMBERED.sub(lambda name: f"projects/{ids.get(name[1], name[1])}", text)
 
     def translated(self, handler: Handler) -> Handler:
-        """Wrap a handler so that the handler receives project IDs and the client receives project numbers."""
+        """Wrap a handler so that it receives project IDs and the client receives project numbers."""
 
         def handle(call: Call, **parts: str) -> Any:
             query = QueryParams([(key, self.by_id(value)) for key, value in call.query.multi_items()])
@@ -85,7 +85,7 @@ class Projects:
 def by_number(text: str) -> str:
     """Replace the project ID in a Vertex AI resource name with the project number.
 
-    If a text isn't a resource name, return the text unchanged.
+    If the text isn't a resource name, return it unchanged.
     """
     return NAME.sub(lambda name: f"projects/{project_number(name[1])}", text)
 

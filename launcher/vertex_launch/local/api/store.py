@@ -1,7 +1,7 @@
 """The resource store, which keeps the local Vertex's resources in memory and on disk.
 
 The name of a resource determines the path of its file, such as .vertex/projects/P/locations/L/customJobs/ID.json. If a
-resource has rows, the append-only file ID.jsonl in the same folder contains the rows.
+resource has rows, the append-only file ID.jsonl in the same folder contains them.
 """
 
 import contextlib
@@ -119,7 +119,7 @@ class Store:
         return sum(file.stat().st_size for file in (self._folder / name).rglob("*.jsonl"))
 
     def delete(self, name: str) -> None:
-        """Delete a resource and all resources under this resource, including all rows."""
+        """Delete a resource and all resources under it, including their rows."""
         with self._changed:
             self.get(name)
             for key in [key for key in self._resources if f"{key}/".startswith(f"{name}/")]:
@@ -145,13 +145,13 @@ class Store:
             return {name.split("/")[1] for name in self._resources}
 
     def wait(self, name: str, done: Callable[[Resource], bool], timeout: float | None = None) -> Resource:
-        """Return a resource as soon as `done` returns true for the resource, or after `timeout` seconds."""
+        """Return a resource as soon as `done` returns true for it, or after `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: done(self.get(name)), timeout)
             return self.get(name)
 
     def reread(self, name: str) -> None:
-        """Read a resource again after another process has written its file."""
+        """Reload a resource after another process has written its file."""
         with self._changed:
             resource = resource_file.read(self._file(name), name)
             if resource and resource != self._resources.get(name):
@@ -181,7 +181,7 @@ class Store:
 
 @contextlib.contextmanager
 def _exhausting(name: str) -> Iterator[None]:
-    """Raise ApiError RESOURCE_EXHAUSTED if the code in the block can't write a resource to disk."""
+    """Raise ApiError RESOURCE_EXHAUSTED if the code in the `with` block can't write a resource to disk."""
     try:
         yield
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The API resources that run: custom jobs, hyperparameter tuning jobs, and training pipelines."""
+"""The runnable API resources: custom jobs, hyperparameter tuning jobs, and training pipelines."""

@@ -1,4 +1,4 @@
-"""Runs custom jobs, tuning jobs, and pipelines as background tasks. Each task has a thread and can be canceled."""
+"""Runs custom jobs, tuning jobs, and pipelines as background tasks. Each runs in its own thread and can be canceled."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ STOPPED = "the local Vertex was stopped before this job ended; create the job ag
 
 @contextlib.contextmanager
 def repeating(act: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call `act` in a separate thread every `seconds` seconds, and once more when the block ends."""
+    """Call `act` in a separate thread every `seconds` seconds, and once more when the `with` block ends."""
     closing = threading.Event()
 
     def repeat() -> None:
@@ -63,7 +63,7 @@ Task = TypeVar("Task", bound=BackgroundTask)
 
 
 class BackgroundTasks(Collection, ABC, Generic[Task]):
-    """All background tasks of one collection. The class is thread-safe. Subclasses define what a task does."""
+    """The background tasks in one collection. The class is thread-safe. Subclasses define what a task does."""
 
     noun: str  # the name of a task in messages
     prefix: str  # the prefix of the states
@@ -83,7 +83,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         return super().methods() | {f"POST {self.collection}/*:cancel": lambda call, name: self.cancel(name)}
 
     def cancel(self, name: str, why: str = "") -> None:
-        """Begin to cancel a task.
+        """Request the cancellation of a task.
 
         Raises ApiError NOT_FOUND if the task doesn't exist, and FAILED_PRECONDITION if the task has ended.
         """
@@ -97,7 +97,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._stop(self._tasks[name])
 
     def delete(self, name: str) -> None:
-        """Delete the resource of a task.
+        """Delete a task's resource.
 
         Raises ApiError NOT_FOUND if the task doesn't exist, and FAILED_PRECONDITION if the task hasn't ended.
         """
@@ -105,12 +105,12 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             state = self._store.get(name)["state"]
             if state not in self.ended:
                 raise ApiError(
-                    "FAILED_PRECONDITION", f"{name} is in state {state}; cancel the task, and wait until the task ends"
+                    "FAILED_PRECONDITION", f"{name} is in state {state}; cancel the task, and wait until it ends"
                 )
             super().delete(name)
 
     def close(self) -> None:
-        """Stop all tasks, and return when the last task has ended."""
+        """Stop all tasks, and wait until the last one has ended."""
         with self._lock:
             self._closed = True
             for task in [*self._tasks.values()]:
@@ -139,15 +139,15 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             return self._store.get(task.name)
 
     def _admit(self, task: Task) -> None:
-        """Start the thread of a task.
+        """Start a task's thread.
 
-        The caller must hold the lock, so that the task can't end before it's registered.
+        The caller must hold the lock so that the task can't end before it's registered.
         """
         # The thread is a daemon so that an interrupted `close` doesn't wait. The replicas exit when the service exits.
         threading.Thread(target=self._run, args=(task,), name=task.id, daemon=True).start()
 
     def _enter(self, task: Task, state: str) -> None:
-        """Set an intermediate state, unless the task is already being stopped. `state` doesn't include the prefix."""
+        """Set an intermediate state unless the task is already being stopped. `state` doesn't include the prefix."""
         with self._lock:
             if not task.stopping.is_set():
                 first = state == "RUNNING" and "startTime" not in self._store.get(task.name)
@@ -155,7 +155,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
                 self._store.update(task.name, state=f"{self.prefix}{state}", **times)
 
     def _end(self, name: str, state: str, error: dict[str, Any] | None = None) -> None:
-        """Set the final state and the error of a task. `state` doesn't include the prefix.
+        """Set a task's final state and error. `state` doesn't include the prefix.
 
         The error is None if the state is SUCCEEDED.
         """
@@ -181,7 +181,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._finish(task, state, error)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """Return the final state and the error of a task that was stopped by a client or by the service's shutdown."""
+        """Return the final state and error of a task that was stopped by a client or by a service shutdown."""
         resource = self._store.get(name)
         if resource["state"] == f"{self.prefix}CANCELLING":
             # The service's text contains the word CANCELED, which Prefect's worker uses to distinguish a cancellation
@@ -190,11 +190,11 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         return "FAILED", rpc_status("UNAVAILABLE", f"{STOPPED}{self._resumes(resource)}")
 
     def _resumes(self, resource: Resource) -> str:
-        """Return the text that follows STOPPED if a new task would resume this task's work. Otherwise, return ""."""
+        """Return the text to append to STOPPED if a new task would resume this task's work. Otherwise, return ""."""
         return ""
 
     def _finish(self, task: Task, state: str, error: dict[str, Any] | None) -> None:
-        """End a task, and remove it from the list of unfinished tasks. The caller must hold the lock."""
+        """End a task and remove it from the unfinished tasks. The caller must hold the lock."""
         self._end(task.name, state, error)
         del self._tasks[task.name]
         self._lock.notify_all()

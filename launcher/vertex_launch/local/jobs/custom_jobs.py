@@ -1,7 +1,7 @@
 """Checks, queues, and runs custom jobs. Each job runs in its own thread.
 
-The states of a job are QUEUED -> PENDING -> RUNNING -> SUCCEEDED, FAILED, or (CANCELLING ->) CANCELLED. If a FLEX_START
-job waits too long, the job's state becomes EXPIRED.
+A job's states are QUEUED, PENDING, RUNNING, and finally SUCCEEDED, FAILED, or (after CANCELLING) CANCELLED. If a
+FLEX_START job waits too long, its state becomes EXPIRED.
 Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
 """
 
@@ -66,7 +66,7 @@ class _Ticket(BackgroundTask):
 
 
 class Jobs(BackgroundTasks[_Ticket]):
-    """All custom jobs of the service. The class is thread-safe."""
+    """The service's custom jobs. The class is thread-safe."""
 
     collection, message, noun, prefix, ended = COLLECTION, CustomJob, "job", PREFIX, ENDED
     transient = (SHELLS,)
@@ -81,7 +81,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         super().__init__(store)
 
     def create(self, parent: str, message: CustomJob, extras: Extras | None = None) -> Resource:
-        """Check a job, and add the job to the queue.
+        """Check a job, and add it to the queue.
 
         Raises ApiError with all errors if the job isn't valid or can never run on this machine.
         """
@@ -93,14 +93,14 @@ class Jobs(BackgroundTasks[_Ticket]):
             return self._begin(ticket, resource)
 
     def _ticket(self, name: str, message: CustomJob, extras: Extras | None = None) -> _Ticket:
-        """Return the ticket of a job. Raises ApiError if the job isn't valid or can never run on this machine."""
+        """Return a ticket for a job. Raises ApiError if the job isn't valid or can never run on this machine."""
         job = Job(f"request {message.display_name}", message.display_name, CustomJobSpec(message.job_spec))
         ticket = _Ticket(name, job, extras or Extras(), ())
         refuse([*name_findings(message.display_name), *self.findings(ticket.parent, job, "jobSpec")])
         return replace(ticket, needs=resource_pools.needs(ticket.parent, job, self._context.options))
 
     def cancel(self, name: str, why: str = "") -> None:
-        """Begin to cancel a job.
+        """Request the cancellation of a job.
 
         Raises ApiError NOT_FOUND if the job doesn't exist, and FAILED_PRECONDITION if the job has ended.
         """
@@ -115,11 +115,9 @@ class Jobs(BackgroundTasks[_Ticket]):
             state = self._store.get(name)["state"]
             ticket = self._tasks.get(name)
         if ticket is None or ticket.execution is None:
-            raise ApiError(
-                "FAILED_PRECONDITION", f"{name} is in state {state}, so the job doesn't have running replicas"
-            )
+            raise ApiError("FAILED_PRECONDITION", f"{name} is in state {state}, so it doesn't have running replicas")
         if action == "preempt" and ticket.job.strategy != "SPOT":
-            raise ApiError("FAILED_PRECONDITION", f"{name} doesn't use SPOT and can't be preempted; use kill")
+            raise ApiError("FAILED_PRECONDITION", f"{name} doesn't use SPOT, so it can't be preempted; use kill")
         names = [status.name for status in ticket.execution.statuses]
         if replica not in names:
             raise ApiError(
@@ -145,11 +143,11 @@ class Jobs(BackgroundTasks[_Ticket]):
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """Return the errors of a job, with `place` as the prefix of each error's location.
+        """Return a job's errors, with `place` prefixed to each error's location.
 
-        The errors come from the rules of `vertex-launch check` for the project and region of the request, and from
-        missing local resources. These local resources are experiments, TensorBoards, persistent resources, and mlflow.
-        Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
+        The errors come from the rules of `vertex-launch check`, applied to the request's project and region, and from
+        missing local resources. Local resources include experiments, TensorBoards, persistent resources, and the mlflow
+        package. Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
         """
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
@@ -165,18 +163,18 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError("RESOURCE_EXHAUSTED", f"{fault}; start the service with --capacity {count}")
 
     def rule_context(self, parent: str) -> RuleContext:
-        """Return the context in which the rules check resources of a project and a region."""
+        """Return the rule context for a project and region."""
         settings = self._at(parent).settings
         return RuleContext(settings, settings.catalog, NOWHERE)
 
     def used(self) -> Machines:
-        """Return the machines that running jobs use."""
+        """Return the machines in use by running jobs."""
         with self._lock:
             started = [ticket for ticket in self._tasks.values() if ticket.starts]
         return sum((needs for ticket in started for needs in ticket.needs), Machines())
 
     def clear(self, resource: str) -> None:
-        """Cancel all jobs on a persistent resource, and return when the last of these jobs has ended."""
+        """Cancel all jobs on a persistent resource, and wait until the last one has ended."""
 
         def here() -> list[str]:
             tickets = self._tasks.values()
@@ -188,7 +186,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._lock.wait_for(lambda: not here())
 
     def follow_runs(self) -> None:
-        """Read the jobs that the `run` command wrote to the same folder. End the jobs whose process was killed."""
+        """Read the jobs that `run` commands wrote to the state folder. End those whose `run` process was killed."""
         folder = self._context.state_dir.folder
         stored = {job["name"] for job in self._store.all(COLLECTION)}
         with contextlib.suppress(OSError):  # the user may be cleaning up
@@ -206,7 +204,7 @@ class Jobs(BackgroundTasks[_Ticket]):
                     self._lose(job)
 
     def _is_of_a_run(self, name: str) -> bool:
-        """Return whether the `run` command started a job and the job hasn't ended. The caller must hold the lock."""
+        """Return whether a job was started by the `run` command and hasn't ended. The caller must hold the lock."""
         return self._store.get(name).get("state") not in ENDED and name not in self._tasks
 
     def _lose(self, resource: Resource) -> None:
@@ -255,7 +253,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     def dispatch(self) -> None:
         """Start the jobs for which enough machines are free, strictly in queue order, so that large jobs don't starve.
 
-        If a region or a persistent resource lacks free capacity, only jobs that use this region or resource wait.
+        If a region or persistent resource lacks free capacity, only jobs that use it wait.
         """
         with self._lock:
             room = resource_pools.stocks(self._store, self._context.options)
@@ -284,12 +282,12 @@ class Jobs(BackgroundTasks[_Ticket]):
             raise ApiError(outcome.status, f"{outcome.message}\nLogs: {path.parent}")
 
     def _at(self, parent: str) -> Context:
-        """Return a context with the project and the region of a request."""
+        """Return a context with the project and region of a request."""
         _, project, _, region = parent.split("/")
         return replace(self._context, settings=replace(self._context.settings, project=project, region=region))
 
     def _curves(self, ticket: _Ticket) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that copies the job's curves to its TensorBoard, if the job has a TensorBoard."""
+        """Return a context manager that copies a job's curves to its TensorBoard, if it has one."""
         output = output_folder(ticket.job, self._context.state_dir)
         if not (output and ticket.job.spec.tensorboard):
             return contextlib.nullcontext()
@@ -313,7 +311,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return execution.run()
 
     def _enter_phase(self, ticket: _Ticket, phase: Phase) -> None:
-        """Set the state of a job. If the job runs with web access, add one shell URL for each replica."""
+        """Set a job's state. When a job with web access starts running, add a shell URL for each replica."""
         if phase == "RUNNING" and ticket.job.spec.enable_web_access and self._endpoint and ticket.execution:
             at, names = f"{self._endpoint}/shell/{ticket.id}", [one.name for one in ticket.execution.statuses]
             addresses = {name: f"{at}/{name}/{secrets.token_urlsafe()}" for name in names}
@@ -328,23 +326,23 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._finish(ticket, *self._stopped(ticket.name))
 
     def _expire(self, ticket: _Ticket, seconds: float) -> None:
-        message = f"no machines were available for {seconds:g} s, which is the maxWaitDuration of this FLEX_START job"
+        message = f"no machines became available within {seconds:g} s, the maxWaitDuration of this FLEX_START job"
         with self._lock:
             if not ticket.starts and ticket.name in self._tasks:
                 self._finish(ticket, "EXPIRED", rpc_status("DEADLINE_EXCEEDED", message))
 
 
 def _taken(room: Machines, needs: Machines) -> bool:
-    """Take machines from the stocks, and return whether the stocks contained enough machines.
+    """Reserve machines, and return whether enough machines were available.
 
-    If a stock didn't contain enough machines, all later jobs that need this stock also wait.
+    If not, all later jobs that need the same capacity also wait.
     """
     room.subtract(needs)
     return all(room[stock] >= 0 for stock in needs)
 
 
 def _longest_wait(job: Job) -> float:
-    """Return the maximum wait of a FLEX_START job in seconds. Return 0 if the job can wait indefinitely."""
+    """Return the maximum wait time of a FLEX_START job in seconds. Return 0 if the job can wait indefinitely."""
     if job.strategy != "FLEX_START":
         return 0
     if "max_wait_duration" not in job.spec.scheduling:

@@ -1,9 +1,8 @@
 """Connects jobs to experiments and TensorBoards: finds missing resources, creates runs, and copies curves.
 
-While a job writes event files, the local Vertex copies the scalars in these files to runs in the job's TensorBoard.
+While a job writes event files, the local Vertex copies the scalars from these files to runs in the job's TensorBoard.
 Source: Vertex AI documentation, "Use Vertex AI TensorBoard with custom training", mid 2026; google-cloud-aiplatform
-2.7.0, jobs.py, the extra "autologging", metadata/experiment_run_resource.py and tensorboard/uploader.py (names of
-runs).
+2.7.0, jobs.py, the "autologging" extra, metadata/experiment_run_resource.py, and tensorboard/uploader.py (run names).
 """
 
 import contextlib
@@ -45,7 +44,7 @@ NOT_IN_AN_ID = re.compile("[^a-zA-Z0-9-]")
 
 
 def findings(store: Store, job: Job) -> Findings:
-    """Yield a finding for each missing resource of a job: experiment, experiment run, TensorBoard, or mlflow."""
+    """Yield a finding for each missing experiment, experiment run, TensorBoard, or package that a job requires."""
     spec = job.spec
     named = {
         "experiment": (spec.experiment, "create the experiment with aiplatform.init(experiment=...)"),
@@ -68,7 +67,7 @@ def findings(store: Store, job: Job) -> Findings:
 
 
 def join(store: Store, spec: CustomJobSpec, job: str) -> None:
-    """Add the job's name to its experiment run. If the job sets only an experiment, create an experiment run."""
+    """Add the job's name to its experiment run. If the job specifies only an experiment, create a run."""
     if not spec.experiment:
         return
     if not spec.experiment_run:
@@ -80,7 +79,7 @@ def join(store: Store, spec: CustomJobSpec, job: str) -> None:
 
 
 def _without_mlflow(job: Job, buckets: Path) -> Findings:
-    """Yield a finding for each package that requires autologging but doesn't require mlflow."""
+    """Yield a finding for each package that requires the autologging extra but not mlflow."""
     for pool in job.pools:
         container, uris = pool.spec.container_spec, pool.spec.python_package_spec.package_uris
         for name in PACKAGE.findall(" ".join((*container.command, *container.args, *uris))):
@@ -103,7 +102,7 @@ def _requirements(package: Path) -> Iterator[str]:
 
 
 class Curves:
-    """The curves of one job. The curves are stored in the TensorBoard experiment with the job's ID."""
+    """The curves of one job. They're stored in the TensorBoard experiment whose ID is the job ID."""
 
     def __init__(self, store: Store, job: str, board: str, folder: Path) -> None:
         self._store, self._job, self._folder = store, job, folder
@@ -124,7 +123,7 @@ class Curves:
                     tensorboards.write(self._store, self._series(run or ROOT_RUN, tag), points)
 
     def _series(self, run: str, tag: str) -> str:
-        """Return the time series of a tag. If the time series doesn't exist, create it."""
+        """Return a tag's time series. Create it if it doesn't exist."""
         name = f"{self._experiment}/runs/{run}"
         if name not in self._store:
             self._add_run(name)
@@ -147,7 +146,7 @@ class Curves:
 def points(store: Store, job: Resource) -> dict[str, list[tuple[int, float]]]:
     """Return the curves of a job's event files as lists of (step, value) pairs, keyed by tag.
 
-    If an event file is in a subfolder, the keys also contain the name of the run.
+    For an event file in a subfolder, the keys also contain the run name.
     """
     board = job.get("jobSpec", {}).get("tensorboard")
     return tensorboards.scalars(store, _experiment(board, job["name"]), ROOT_RUN) if board else {}
@@ -158,7 +157,7 @@ def _experiment(board: str, job: str) -> str:
 
 
 class _EventFile:
-    """An event file to which a program may still be writing."""
+    """An event file that a program might still be writing."""
 
     def __init__(self, path: Path) -> None:
         # This import is lazy because it imports most of TensorBoard.
@@ -168,7 +167,7 @@ class _EventFile:
         self._scalars = set[str]()  # tags; only the first value of a tag contains the plugin's name
 
     def new_points(self) -> Mapping[str, list[Resource]]:
-        """Return the scalars that were added to the file since the last call, grouped by tag."""
+        """Return the scalars added to the file since the last call, grouped by tag."""
         points = defaultdict[str, list[Resource]](list)
         for event in self._loader.Load():
             for value in event.summary.value:

@@ -1,4 +1,4 @@
-"""Serves the logs of replicas in the format of Cloud Logging. Each request reads only one page of a log."""
+"""Serves replica logs in Cloud Logging format. Each request reads only one page of a log."""
 
 import base64
 import contextlib
@@ -55,9 +55,9 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True)
 class JobLog:
-    """A job's journal as LogEntry resources. Each entry has a label that contains the job ID.
+    """A job's journal, read as LogEntry resources. Each entry has a label that contains the job ID.
 
-    If the job is a trial, the label may contain the ID of the tuning job instead.
+    If the job is a trial, the label can contain the tuning job's ID instead.
     Source: Cloud Logging API v2, and the fields that gcloud reads.
     """
 
@@ -81,7 +81,7 @@ class JobLog:
         return next(map(KEY, self._entries(offset, sys.maxsize)), (filters.LAST, ""))
 
     def _entries(self, begin: int, end: int, part: str = "") -> Iterator[Entry]:
-        """Yield the entries that begin between two byte offsets and contain the lowercase text `part`."""
+        """Yield the entries that begin between two byte offsets and contain the lowercase string `part`."""
         _, project, *_, job_id = self.job["name"].split("/")
         words = b"" if part in f"{FIXED}{project}{job_id}{self.shown_id}{self.trial}".lower() else part.encode()
         for offset, text in journal.lines(self.path, begin, end):
@@ -108,7 +108,7 @@ class JobLog:
 
 
 def write_entries(store: Store, request: Mapping[str, Any]) -> Resource:
-    """Store the log entries that a client in a replica sends with an entries.write request.
+    """Store the log entries that a client in a replica sends in an entries.write request.
 
     Raises ApiError INVALID_ARGUMENT if the request doesn't contain a list of entries.
     """
@@ -139,8 +139,8 @@ def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
 def list_entries(store: Store, request: Mapping[str, Any]) -> Resource:
     """Return a page of entries from the logs of all jobs, in response to an entries.list request.
 
-    A filter, such as gcloud's filter, may contain the ID of a tuning job. In this case, all entries of the job's trials
-    are labeled with the ID of the tuning job. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
+    A filter, such as the one that gcloud sends, can contain a tuning job's ID. In this case, all entries of the job's
+    trials are labeled with this ID. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
     """
     projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):
@@ -180,7 +180,7 @@ def _query(request: Mapping[str, Any]) -> Query:
 def _page(entries: Iterator[Entry], query: Query) -> Resource:
     """Return the next page of entries.
 
-    The page token contains the key of the last entry that was read, so the token stays valid if lines are added.
+    The page token contains the key of the last entry that was read, so it stays valid if lines are added.
     """
     page, read = list[Resource](), 0
     for key, size, entry in entries:

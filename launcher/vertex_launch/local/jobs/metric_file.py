@@ -1,7 +1,7 @@
-"""Reads the metric file of a trial. In cloudml-hypertune's format, each JSON line contains one metric at one step.
+"""Reads a trial's metric file. In cloudml-hypertune's format, each JSON line contains one metric at one step.
 
-The cloudml-hypertune library rewrites the file for each report and keeps the last 100 lines. Some other programs only
-append to the file.
+The cloudml-hypertune library rewrites the file for each report and keeps only the last 100 lines. Some other programs
+only append to the file.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ SHOWN, LONGEST = 3, 40  # the maximum numbers of names, and of characters in a n
 
 
 class MetricFile:
-    """The measurements of selected metrics that a trial has reported. Each line of the metric file is read once."""
+    """A trial's reported measurements of selected metrics. Each line of the metric file is read only once."""
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
         self.path, self._ids = path, ids
@@ -54,7 +54,7 @@ class MetricFile:
         return _joined(self._before, self._measurements)
 
     def why_none(self) -> str:
-        """Return a message that explains why no measurement contains all metrics, and how to fix this problem."""
+        """Return a message that explains why no measurement contains all metrics and how to fix the problem."""
         missing = [id for id in self._ids if id not in self._names]
         seen = [name[:LONGEST] for name in self._names][:SHOWN]
         fault = f"no metric {listed(missing or self._ids, 'or')} was reported"
@@ -72,11 +72,11 @@ class MetricFile:
         # Inferred: other files aren't read, because the service sets the variable and provides a folder only for this
         # file.
         # Source: github.com/GoogleCloudPlatform/cloudml-hypertune, hypertune.py and issue 6.
-        nowhere = "the chief didn't write the file in CLOUD_ML_HP_METRIC_FILE, and files in /tmp/hypertune don't count"
+        nowhere = "the chief didn't write to CLOUD_ML_HP_METRIC_FILE, and files in /tmp/hypertune are ignored"
         return f"{fault}: {nowhere}. Use cloudml-hypertune, or {CURE} to this file"
 
     def _read_chunk(self, file: BinaryIO, ended: bool) -> bool:
-        """Read the next lines of the file. Return whether the file may contain more lines."""
+        """Read the next chunk of the file. Return whether the file might contain more lines."""
         file.seek(self._position)
         data = file.read(CHUNK)
         full = len(data) == CHUNK
@@ -94,7 +94,7 @@ class MetricFile:
         return full and self._position <= LARGEST
 
     def _add(self, line: bytes) -> None:
-        """Add the metrics in a line to the measurement at the line's step."""
+        """Add a line's metrics to the measurement for its step."""
         try:
             (names, report), steps = _measurement(line, self._ids), self._measurements
         except ValueError as error:
@@ -108,9 +108,9 @@ class MetricFile:
 
 
 def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measurement]:
-    """Return the measurements of a metric file and of the file that replaced it.
+    """Combine the measurements of a metric file with those of the file that replaced it.
 
-    The new file may begin in the middle of a step.
+    The new file might begin in the middle of a step.
     """
     if not before or not now:
         return now or before
@@ -120,9 +120,9 @@ def _joined(before: list[Measurement], now: list[Measurement]) -> list[Measureme
 
 
 def _measurement(line: bytes, ids: Sequence[str]) -> tuple[dict[str, None], Measurement | None]:
-    """Return the metric names in a line and the line's measurement.
+    """Return a line's metric names and measurement.
 
-    The measurement is None if the line doesn't contain a metric in `ids`. Raises ValueError if the line isn't valid.
+    The measurement is None if the line doesn't contain any metric in `ids`. Raises ValueError if the line isn't valid.
     """
     try:
         entry = jsons.loads(line or b"{}")

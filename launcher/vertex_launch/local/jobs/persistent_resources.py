@@ -1,4 +1,4 @@
-"""Manages persistent resources, whose machines keep running so that jobs start immediately or wait in a queue.
+"""Manages persistent resources. Their machines keep running, so jobs start immediately or wait in a queue.
 
 Source: Vertex AI documentation, "Create", "Reboot" and "Delete a persistent resource", 2026; google-cloud-aiplatform
 2.7.0, types/persistent_resource.py.
@@ -60,7 +60,7 @@ class PersistentResources(Records):
     def create(self, parent: str, message: PersistentResource, id: str = "") -> Resource:
         """Create a persistent resource.
 
-        Raises ApiError if Vertex AI would reject the resource or if the resource exceeds this service's capacity.
+        Raises ApiError if Vertex AI would reject the resource or if it exceeds this service's capacity.
         """
         if not id:
             refuse([Finding("persistentResourceId", "is missing", "add an ID such as cluster")])
@@ -68,7 +68,7 @@ class PersistentResources(Records):
         return self._store.create(f"{parent}/{self.collection}/{id}", self._completed(parent, id, message) | started)
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Replace the labels, the display name, or the number of machines in the pools.
+        """Replace the labels, the display name, or the machine counts of the pools.
 
         Raises ApiError if the resource doesn't exist or the change isn't valid.
         """
@@ -84,19 +84,19 @@ class PersistentResources(Records):
         return updated
 
     def reboot(self, name: str) -> Resource:
-        """Reboot all machines. A pool with autoscaling restarts with its minimum number of machines.
+        """Reboot all machines. An autoscaling pool restarts with its minimum number of machines.
 
-        Raises ApiError NOT_FOUND if the resource doesn't exist, and FAILED_PRECONDITION if a job runs on the resource.
+        Raises ApiError NOT_FOUND if the resource doesn't exist, and FAILED_PRECONDITION if a job is running on it.
         """
         if any(resource == name for resource, _ in self._jobs.used()):
-            raise ApiError("FAILED_PRECONDITION", f"a job runs on {name}; cancel the job, or wait until the job ends")
+            raise ApiError("FAILED_PRECONDITION", f"a job is running on {name}; cancel the job, or wait until it ends")
         pools = super().get(name)["resourcePools"]
         fewest = [pool.get("autoscalingSpec", {}).get("minReplicaCount", pool["replicaCount"]) for pool in pools]
         pools = [{**pool, "replicaCount": count} for pool, count in zip(pools, fewest, strict=True)]
         return self._store.update(name, resourcePools=pools)
 
     def delete(self, name: str) -> None:
-        """Cancel all jobs on a resource, and delete the resource after the jobs have ended.
+        """Cancel all jobs on a resource, and delete it after the jobs have ended.
 
         Raises ApiError NOT_FOUND if the resource doesn't exist.
         """
@@ -111,7 +111,7 @@ class PersistentResources(Records):
         return super()._updated(replace(call, query=query), name)
 
     def _completed(self, parent: str, id: str, message: PersistentResource) -> dict[str, Any]:
-        """Return a resource whose pools all have an ID and a count.
+        """Return a resource in which every pool has an ID and a machine count.
 
         Raises ApiError if Vertex AI would reject the resource.
         """
@@ -124,7 +124,7 @@ class PersistentResources(Records):
         return resource
 
     def _of_rules(self, parent: str, id: str, message: PersistentResource) -> Findings:
-        """Yield the findings of the job rules about a resource's machines, network, and ID."""
+        """Yield the job rules' findings about a resource's machines, network, and ID."""
         pools = message.resource_pools
         specs = [WorkerPoolSpec(machine_spec=pool.machine_spec, disk_spec=pool.disk_spec) for pool in pools]
         job = Job(id, id, CustomJobSpec(worker_pool_specs=specs, persistent_resource_id=id, network=message.network))
@@ -139,7 +139,7 @@ def _findings(message: PersistentResource) -> Findings:
     if "ray_spec" in message.resource_runtime_spec:
         yield Finding("resourceRuntimeSpec.raySpec", "requires Ray, which isn't supported locally", "remove it")
     if not message.resource_pools:
-        yield Finding("resourcePools", "is missing", "add at least one pool of machines")
+        yield Finding("resourcePools", "is missing", "add at least one resource pool")
     ids = [pool.id for pool in message.resource_pools]
     for index, pool in enumerate(message.resource_pools):
         if pool.id and pool.id in ids[:index]:
@@ -156,7 +156,7 @@ def _of_counts(pool: ResourcePool) -> Findings:
         yield Finding("replicaCount", f"is {count}", f"use a number from 1 to {MOST}")
     elif "autoscaling_spec" in pool and not (1 <= least <= count <= largest <= MOST and least < largest):
         fault, cure = (
-            f"the range {least} to {largest} isn't valid for {count}",
+            f"the range {least} to {largest} isn't valid for {count} machines",
             f"set 1 <= minimum <= {count} <= maximum",
         )
         yield Finding("autoscalingSpec", fault, cure)

@@ -1,9 +1,9 @@
 """Runs training pipelines, which split a dataset, run a custom job or a tuning job, and upload the model.
 
-The SDK's CustomTrainingJob, CustomContainerTrainingJob, and CustomPythonPackageTrainingJob send the custom task. The
-inputs of the custom task are a CustomJobSpec as a google.protobuf.Value. The keys are in snake_case or camelCase, every
-number is a float, and nulls are explicit. The inputs of the tuning task are the study, the job, and the counts of a
-HyperparameterTuningJob.
+The SDK classes CustomTrainingJob, CustomContainerTrainingJob, and CustomPythonPackageTrainingJob send the custom task.
+The custom task's inputs are a CustomJobSpec, encoded as a google.protobuf.Value. The keys are in snake_case or
+camelCase, every number is a float, and nulls are explicit. The tuning task's inputs are the study spec, trial job spec,
+and trial counts of a HyperparameterTuningJob.
 Source: google-cloud-aiplatform 2.7.0, training_jobs.py; Vertex AI's REST reference, HyperparameterTuningJobMetadata.
 """
 
@@ -64,18 +64,18 @@ class _Pipeline(BackgroundTask):
 
     @property
     def output(self) -> str:
-        """The URI of the job's output folder without a trailing slash."""
+        """The URI of the job's output folder, without a trailing slash."""
         return self.spec.base_output_directory.output_uri_prefix.rstrip("/")
 
     @property
     def dataset(self) -> str:
-        """The name of the dataset. The name is "" if the pipeline doesn't use a dataset."""
+        """The name of the dataset, or "" if the pipeline doesn't use one."""
         id = self.message.input_data_config.dataset_id
         return f"{self.parent}/{datasets.COLLECTION}/{id}" if id else ""
 
 
 class Pipelines(BackgroundTasks[_Pipeline]):
-    """All training pipelines of the service. The class is thread-safe."""
+    """The service's training pipelines. The class is thread-safe."""
 
     collection, message, noun, prefix, ended = COLLECTION, TrainingPipeline, "pipeline", PREFIX, ENDED
 
@@ -153,7 +153,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         self._store.update(pipeline.name, **{METADATA: {f"backing{type(work).__name__}": pipeline.job}})
 
     def _follow(self, pipeline: _Pipeline) -> Resource:
-        """Wait until the pipeline's job ends, and return the job. Meanwhile, copy the job's state to the pipeline."""
+        """Wait until the pipeline's job ends, and return it. Meanwhile, copy the job's state to the pipeline."""
         job = self._store.get(pipeline.job)
         while (state := job["state"]) not in custom_jobs.ENDED:
             if state in OF_JOB:
@@ -181,7 +181,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
 
 
 def read_inputs(inputs: Any, kind: type[Inputs]) -> Inputs:
-    """Parse the inputs of a task, and return the inputs as an API message.
+    """Parse a task's inputs, and return them as an API message.
 
     Raises ApiError INVALID_ARGUMENT with all errors if the inputs aren't valid.
     """

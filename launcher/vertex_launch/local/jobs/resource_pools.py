@@ -1,8 +1,7 @@
-"""Counts the machines that each stock contains, and the machines that a job takes from each stock.
+"""Counts the machines that jobs use from stocks: the capacities of the service, regions, and persistent resources.
 
-If a job doesn't use a persistent resource, its stocks count replicas on any machine type. If a job uses a persistent
-resource, each worker pool requires a resource pool with the same machine type, accelerators, and disk, and with enough
-machines.
+If a job doesn't use a persistent resource, its stocks count replicas on any machine type. If a job uses one, each
+worker pool requires a resource pool that has enough machines with the same machine type, accelerators, and disk.
 Source: Vertex AI documentation, "Run serverless training jobs on a persistent resource", 2026.
 """
 
@@ -25,13 +24,13 @@ ALL = ("", "")  # the key for replicas in all regions
 
 
 def resource_of(parent: str, job: Job) -> str:
-    """Return the name of a job's persistent resource. Return "" if the job doesn't use a persistent resource."""
+    """Return the name of a job's persistent resource, or "" if the job doesn't use one."""
     id = job.spec.persistent_resource_id
     return f"{parent}/{COLLECTION}/{id}" if id else ""
 
 
 def machine(pool: Resource) -> str:
-    """Return a description of a pool's machines. The machines of two pools match if the descriptions are equal."""
+    """Return a description of a pool's machines. The machines of two pools match if their descriptions are equal."""
     return f"{job_resource.machine(pool)} ({pool.get('diskSpec', {}).get('bootDiskType') or DISK})"
 
 
@@ -41,7 +40,7 @@ def most(pool: Resource) -> int:
 
 
 def needed(job: Job, resource: str) -> Machines:
-    """Return the machines that a job takes from the persistent resource with this name."""
+    """Return the machines that a job needs from the persistent resource with this name."""
     pools = ((machine(as_json(pool.spec)), pool.replica_count) for pool in job.pools)
     return sum((Machines({(resource, kind): count}) for kind, count in pools), Machines())
 
@@ -49,16 +48,16 @@ def needed(job: Job, resource: str) -> Machines:
 def held(resource: Resource) -> Machines:
     """Return the maximum number of machines of each type in a persistent resource.
 
-    The machines of pools with the same type are added up.
+    If several pools have the same machine type, their counts are added up.
     """
     pools = ((machine(pool), most(pool)) for pool in resource["resourcePools"])
     return sum((Machines({(resource["name"], kind): count}) for kind, count in pools), Machines())
 
 
 def needs(parent: str, job: Job, options: Options) -> list[Machines]:
-    """Return the machines that a job takes from each stock.
+    """Return the machines that a job needs from each stock.
 
-    If a job uses a persistent resource, its stocks are the machines of the resource. Otherwise, its stocks are the
+    If a job uses a persistent resource, it needs machines only from this resource. Otherwise, it counts toward the
     replica limits of its region and of the service.
     """
     if resource := resource_of(parent, job):
@@ -75,7 +74,7 @@ def stocks(store: Store, options: Options) -> Machines:
 
 
 def with_use(resource: Resource, used: Machines) -> Resource:
-    """Return a copy of a persistent resource in which each pool contains the number of machines that jobs use."""
+    """Return a copy of a persistent resource in which each pool specifies its number of machines in use."""
     left, pools = Machines(used), []
     for pool in resource["resourcePools"]:
         stock = resource["name"], machine(pool)

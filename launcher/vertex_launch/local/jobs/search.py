@@ -1,6 +1,6 @@
 """Suggests parameters for the trials of a study, selects each trial's final measurement, and stops trials early.
 
-Vertex AI uses Google Vizier. The local Vertex uses optuna and imports optuna when the first study begins. The module
+Vertex AI uses Google Vizier. The local Vertex uses optuna, which is imported when the first study begins. The module
 study_validation.py has already checked the study.
 """
 
@@ -52,7 +52,7 @@ class Measurement:
 
 
 class Search:
-    """One study of a tuning job. This class isn't thread-safe."""
+    """The study of one tuning job. This class isn't thread-safe."""
 
     def __init__(self, spec: StudySpec, seed: int = 0) -> None:
         self._spec = spec
@@ -63,7 +63,7 @@ class Search:
         self._study: Any = None if spec.algorithm == GRID else _study(spec, seed)
 
     def ask(self) -> Suggestion | None:
-        """Return the next trial. Return None if all points of the grid have been tried."""
+        """Return the next trial, or None if all points of the grid have been tried."""
         trial = self._study.ask() if self._study else None
         parameters = next(self._grid, None) if self._grid else _suggest(partial(_draw, trial), self._spec.parameters)
         if parameters is None:
@@ -72,7 +72,7 @@ class Search:
         return Suggestion(str(self._asked), parameters, time.time(), trial)
 
     def repeat(self, id: str, parameters: Mapping[str, Value], began: float) -> Suggestion:
-        """Return the next trial of an earlier run of this study.
+        """Return the next trial from an earlier run of this study.
 
         Call `repeat` for all earlier trials before calling `ask`.
         """
@@ -99,7 +99,7 @@ class Search:
             self._ended.append(curve)
 
     def final(self, measurements: Sequence[Measurement]) -> Measurement | None:
-        """Return the final measurement of a trial, which is the last or the best measurement according to the study.
+        """Return a trial's final measurement, which is its last or best one, depending on the study.
 
         The first metric determines the best measurement. Return None if the final measurement lacks a metric or
         contains a value that isn't finite.
@@ -122,7 +122,7 @@ class Search:
         return ""
 
     def should_stop(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> bool:
-        """Return whether the study's automated stopping rule stops a running trial now."""
+        """Return whether the study's automated stopping rule requires stopping a running trial now."""
         if not (self._ended and (curve := self._curve(suggestion, measurements))):
             return False
         if "median_automated_stopping_spec" in self._spec:
@@ -134,7 +134,7 @@ class Search:
         return False
 
     def _asked_again(self, parameters: Mapping[str, Value]) -> Any:
-        """Return the optuna trial that has these parameters."""
+        """Return a new optuna trial with these parameters."""
         drawn: dict[str, Value] = {}
 
         def repeat(name: str, parameter: ParameterSpec) -> Value:
@@ -174,7 +174,7 @@ def findings(spec: StudySpec) -> Findings:
 
 
 def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
-    """Return whether the best score of a trial is below the median of the ended trials' average scores.
+    """Return whether a trial's best score is below the median of the ended trials' average scores.
 
     Each average includes only scores up to the trial's current step.
     Source: google-cloud-aiplatform 2.7.0, StudySpec.MedianAutomatedStoppingSpec.
@@ -188,8 +188,8 @@ def below_median(curve: Curve, ended: Sequence[Curve]) -> bool:
 def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
     """Return whether a trial is unlikely to beat the best score by the step at which the longest trial ended.
 
-    Vertex AI predicts the final score with a Gaussian process. This function fits the power law a + b x^-c with the
-    smallest squared error. The deviation of the measurements from the fitted curve determines the margin.
+    Vertex AI predicts the final score with a Gaussian process. This function fits the power law a + b x^-c by least
+    squares. The deviation of the measurements from the fitted curve determines the margin.
     """
     points = [point for point in curve if point[0] > 0]
     end = max(rival[-1][0] for rival in ended)
@@ -210,7 +210,7 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
 def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAutomatedStoppingSpec) -> bool:
     """Return whether the line through a trial's last measurements is below the best score at the last step.
 
-    A curve that flattens stays below the line through its last measurements. The regression that the service uses isn't
+    A curve that flattens stays below the line through its last measurements. Vertex AI's regression method isn't
     public.
     Source: google-cloud-aiplatform 2.7.0, StudySpec.ConvexAutomatedStoppingSpec.
     """
@@ -231,7 +231,7 @@ def arguments(parameters: Mapping[str, Value]) -> list[str]:
 
 
 def _grid(parameters: list[ParameterSpec]) -> Iterator[dict[str, Value]]:
-    """Yield all combinations of parameter values. The value of the last parameter changes fastest."""
+    """Yield all combinations of parameter values. The last parameter varies fastest."""
     if not parameters:
         yield {}
         return
@@ -258,9 +258,9 @@ def _study(spec: StudySpec, seed: int) -> Any:
 def _suggest(
     draw: Callable[[str, ParameterSpec], Value], parameters: Sequence[ParameterSpec], path: str = ""
 ) -> dict[str, Value]:
-    """Return a value for each parameter and for each conditional parameter that such a value activates.
+    """Return a value for each parameter and for each conditional parameter that these values activate.
 
-    In optuna, a parameter's name is its path in the study, because two branches may contain parameters with the same
+    In optuna, a parameter's name is its path in the study, because two branches can contain parameters with the same
     name.
     """
     chosen: dict[str, Value] = {}
@@ -298,9 +298,9 @@ def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
 
 
 def _mirrored(parameter: ParameterSpec, bounds: Any, value: float) -> float:
-    """Return the value, limited to the parameter's bounds.
+    """Return the value, clamped to the parameter's bounds.
 
-    For a reverse log scale, mirror the value between the bounds.
+    On a reverse log scale, first mirror the value between the bounds.
     """
     if parameter.scale_type == Scale.UNIT_REVERSE_LOG_SCALE:
         value = bounds.max_value - (value - bounds.min_value)

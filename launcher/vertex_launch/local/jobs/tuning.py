@@ -1,4 +1,4 @@
-"""Runs hyperparameter tuning jobs. Each trial is a custom job, whose chief reports the trial's metrics."""
+"""Runs hyperparameter tuning jobs. Each trial is a custom job whose chief reports the trial's metrics."""
 
 import contextlib
 import math
@@ -42,9 +42,9 @@ class _Trial:
 
     @property
     def job(self) -> str:
-        """The name of the trial's custom job. The name is "" if the trial hasn't had a custom job yet.
+        """The name of the trial's custom job, or "" if the trial hasn't had one yet.
 
-        If the trial is waiting to run again, this name is the name of its earlier custom job.
+        If the trial is waiting to run again, this is the name of its earlier custom job.
         """
         return str(self.shown.get("customJob", ""))
 
@@ -69,13 +69,13 @@ class _Study(BackgroundTask):
     def too_many_failed(self) -> bool:
         """True if the number of failed trials has reached maxFailedTrialCount.
 
-        If maxFailedTrialCount is 0, Vertex AI sets the limit, but the local Vertex doesn't limit the number of failed
-        trials.
+        If maxFailedTrialCount is 0, Vertex AI chooses the limit, but the local Vertex doesn't limit the number of
+        failed trials.
         """
         return 0 < self.message.max_failed_trial_count <= len(self.failed)
 
     def next_trial(self) -> _Trial | None:
-        """Return a waiting trial or a new trial. Return None if no trial can start now."""
+        """Return a waiting trial or a new one, or None if no trial can start now."""
         if self.stopping.is_set() or self.too_many_failed or len(self.active) >= self.message.parallel_trial_count:
             return None
         waiting = next((trial for trial in self.trials if trial.shown["state"] == "REQUESTED"), None)
@@ -87,7 +87,7 @@ class _Study(BackgroundTask):
 
 
 class Tunings(BackgroundTasks[_Study]):
-    """All hyperparameter tuning jobs of the service. The class is thread-safe."""
+    """The service's hyperparameter tuning jobs. The class is thread-safe."""
 
     collection, message, noun, prefix, ended = COLLECTION, HyperparameterTuningJob, "tuning job", PREFIX, ENDED
 
@@ -99,7 +99,7 @@ class Tunings(BackgroundTasks[_Study]):
         """Check and start a tuning job. Raises ApiError if the tuning job isn't valid.
 
         If `earlier` is set, continue this earlier tuning job with the same study. The earlier tuning job's successful
-        trials keep their results, and all other trials run again.
+        trials keep their results, and all others run again.
         """
         refuse([*name_findings(message.display_name), *self.findings(parent, message)])
         name = earlier["name"] if earlier else f"{parent}/{COLLECTION}/{self._store.new_id()}"
@@ -113,7 +113,7 @@ class Tunings(BackgroundTasks[_Study]):
         return self._begin(study, as_json(message) | trials | {"state": PENDING})
 
     def findings(self, parent: str, message: HyperparameterTuningJob) -> list[Finding]:
-        """Return the errors of a tuning job.
+        """Return a tuning job's errors.
 
         Raises ApiError if the tuning job's trials can never run on this machine.
         """
@@ -132,9 +132,9 @@ class Tunings(BackgroundTasks[_Study]):
         return "CANCELLED" if self._closed else state, error
 
     def _again(self, study: _Study, shown: Resource) -> _Trial:
-        """Return a trial of an earlier run.
+        """Return a trial from an earlier run.
 
-        If it's useful to run the trial again, the trial's state is REQUESTED.
+        If running the trial again is useful, its state is REQUESTED.
         """
         parameters = {pair["parameterId"]: pair["value"] for pair in shown["parameters"]}
         began = moment(shown, "startTime")
@@ -149,7 +149,7 @@ class Tunings(BackgroundTasks[_Study]):
     def _has_no_result(self, study: _Study, trial: _Trial, measurements: list[Measurement]) -> bool:
         """Return whether a trial's job succeeded without a final measurement.
 
-        It's useless to run such a trial again.
+        Running such a trial again is useless.
         """
         with contextlib.suppress(ApiError):  # its job was deleted
             return self._store.get(trial.job)["state"] == SUCCEEDED and not study.search.final(measurements)
@@ -192,7 +192,7 @@ class Tunings(BackgroundTasks[_Study]):
         self._show(study, trial, state="ACTIVE", startTime=now(), customJob=name)
 
     def _follow(self, study: _Study, trial: _Trial) -> None:
-        """Read the measurements of a trial.
+        """Read a trial's measurements.
 
         End the trial if its job has ended. Stop the trial early if it isn't promising.
         """
@@ -231,7 +231,7 @@ class Tunings(BackgroundTasks[_Study]):
             self._jobs.events.append((id_of(trial.job), job.get("displayName", ""), told))
 
     def _measurements(self, study: _Study, trial: _Trial, ended: bool = True) -> list[Measurement]:
-        """Return a trial's measurements, including measurements before the checkpoint from which the trial resumed."""
+        """Return a trial's measurements, including those before the checkpoint from which it resumed."""
         path = self._store.state_dir.metrics(id_of(trial.job))
         if trial.reports.path != path:
             trial.reports = MetricFile(path, [metric.metric_id for metric in study.message.study_spec.metrics])
@@ -240,7 +240,7 @@ class Tunings(BackgroundTasks[_Study]):
         return [one for one in trial.before if one.step < first] + reported
 
     def _show(self, study: _Study, trial: _Trial, **fields: Any) -> None:
-        """Set fields of a trial in the tuning job's resource. If the value of a field is None, remove the field."""
+        """Set fields of a trial in the tuning job's resource. If a field's value is None, remove the field."""
         changed = {**trial.shown, **fields}  # resources are never changed in place
         trial.shown = {key: value for key, value in changed.items() if value is not None}
         self._store.update(study.name, trials=[trial.shown for trial in study.trials])

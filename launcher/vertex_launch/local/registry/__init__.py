@@ -1,1 +1,1 @@
-"""The registries of the local Vertex: datasets, models and experiments."""
+"""The registries of the local Vertex: datasets, models, and experiments."""

@@ -1,4 +1,4 @@
-"""Reader for the files of a dataset, which are CSV tables or import files. An import file lists images or texts.
+"""A reader for a dataset's files: CSV tables or import files. An import file lists image or text items.
 
 Source: Vertex AI documentation, "Prepare training data" for each data type, and the schemas in the public bucket
 google-cloud-aiplatform, schema/dataset/ioformat, mid 2026.
@@ -39,7 +39,7 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True)
 class DatasetContent:
-    """The contents of a dataset, which are either table rows or items as JSON objects."""
+    """The contents of a dataset: either table rows or items as JSON objects."""
 
     header: Sequence[str]  # empty for items
     rows: Sequence[Any]
@@ -62,7 +62,7 @@ class DatasetContent:
 
 
 def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
-    """Read CSV files as one table. The first file contains the header. Other files can repeat the header.
+    """Read CSV files as one table. The first file contains the header, which the other files can repeat.
 
     Raises ApiError if a file isn't valid.
     """
@@ -72,7 +72,7 @@ def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
 
 
 def items(configs: Iterable[Mapping[str, Any]], kind: str, buckets: Path) -> DatasetContent:
-    """Read the items that `configs`, a list of importConfigs, import.
+    """Read the items to import, as specified by the importConfigs in `configs`.
 
     Raises ApiError if a file is missing, or an item isn't valid.
     """
@@ -86,7 +86,7 @@ def title(schema: str) -> str:
 
 
 def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item]:
-    """Yield the items of one import. Add the labels that the import sets for all items to each item."""
+    """Yield the items of one import. To each item, add the labels that the import sets for all items."""
     schema = config.get("importSchemaUri", "")
     if f"/{kind}_" not in schema:
         raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" isn\'t a schema for datasets of kind {kind}')
@@ -117,7 +117,7 @@ def _rows(address: str, file: Path) -> list[list[str]]:
         lines = io.StringIO(read_regular(file).decode("utf-8-sig"), newline="")
         return [row for row in csv.reader(lines, strict=True) if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ApiError("FAILED_PRECONDITION", f"{address} isn't a CSV file in UTF-8: {error}; correct it") from None
+        raise ApiError("FAILED_PRECONDITION", f"{address} isn't a valid UTF-8 CSV file: {error}; correct it") from None
 
 
 def _json_items(address: str, file: Path) -> Iterator[Item]:
@@ -152,7 +152,7 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 
 
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
-    """Return a row's ML use as a field of an item, and the remaining cells.
+    """Return a row's ML use as an item field, and the remaining cells.
 
     The first remaining cell is the item's content.
     """

@@ -1,7 +1,7 @@
 """Managed datasets, whose files a training pipeline splits and exports for its job.
 
-Tables are CSV files. Import files, in JSON Lines or CSV format, list images and texts. Clients can list the images and
-texts in a dataset, and their annotations. For each call, the local Vertex reads the import files again.
+Tables are CSV files. Import files, in JSON Lines or CSV format, list image or text items. Clients can list a dataset's
+items and their annotations. The local Vertex rereads the import files on each call.
 Source: Vertex AI documentation, "Use managed datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform
 2.7.0, types/ (dataset.py, data_item.py, annotation.py).
 """
@@ -67,13 +67,13 @@ class Datasets(Collection):
         return self._store.create(f"{parent}/{COLLECTION}/{id}", dataset | {"etag": id, "labels": labels})
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Change the display name, the description or the labels of a dataset.
+        """Change the display name, description, or labels of a dataset.
 
-        The label that contains the dataset's type doesn't change. Raises ApiError if `changed` contains a different
+        The label that contains the dataset's type doesn't change. Raises ApiError if `changed` contains any other
         field, or a value isn't valid.
         """
         if wrong := [field for field in changed if field not in CHANGEABLE]:
-            fault = f"updateMask: a dataset's {wrong[0]} can't change; use {', '.join(CHANGEABLE)}"
+            fault = f"updateMask: a dataset's {wrong[0]} can't be changed; use {', '.join(CHANGEABLE)}"
             raise ApiError("INVALID_ARGUMENT", fault)
         if "displayName" in changed:
             refuse(name_findings(changed["displayName"] or ""))

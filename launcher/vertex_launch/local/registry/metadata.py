@@ -63,7 +63,7 @@ class Stores(Records):
 
 
 class _Nodes(Records):
-    """The contexts, artifacts or executions of a metadata store."""
+    """The contexts, artifacts, or executions of a metadata store."""
 
     hidden = (IN_CONTEXT,)
 
@@ -71,7 +71,7 @@ class _Nodes(Records):
         return super().methods() | {f"POST {self.collection}:purge": self._purge}
 
     def _purge(self, call: Call, name: str) -> Resource:
-        """Delete the resources that match a filter. Without `force`, only return the number and a sample of names."""
+        """Delete the resources that match a filter. Without `force`, return only their number and sample names."""
         kind = name.rpartition("/")[2].title()
         wanted = read_message(call, getattr(service, f"Purge{kind}Request"))
         if not wanted.filter:
@@ -86,7 +86,7 @@ class _Nodes(Records):
 
 
 class Contexts(_Nodes):
-    """Experiments and their runs. A context can contain artifacts, executions and other contexts."""
+    """Experiments and their runs. A context can contain artifacts, executions, and other contexts."""
 
     collection, message, hidden = CONTEXTS, Context, (CHILDREN,)
     _linking = threading.Lock()
@@ -102,7 +102,7 @@ class Contexts(_Nodes):
         }
 
     def list(self, parent: str) -> Sequence[Resource]:
-        """List the contexts with the names of their children, newest first."""
+        """List the contexts, newest first, with the names of their children."""
         contexts, children = super().list(parent), defaultdict[str, list[str]](list)
         for context in contexts:
             for above in context.get(PARENTS, ()):
@@ -110,7 +110,7 @@ class Contexts(_Nodes):
         return [{**context, CHILDREN: children[context["name"]]} for context in contexts]
 
     def delete(self, name: str) -> None:
-        """Delete a context, but keep the members of the context.
+        """Delete a context, but keep its members.
 
         Raises ApiError NOT_FOUND if the context doesn't exist.
         """
@@ -120,14 +120,14 @@ class Contexts(_Nodes):
             self._leave(name, IN_CONTEXT, _members(self._store, name))
 
     def _join(self, request: Any, field: str, call: Call, context: str) -> Resource:
-        """Add contexts, artifacts or executions to a context."""
+        """Add contexts, artifacts, or executions to a context."""
         with self._linking:
             for resource in self._named(call, request, context):
                 contexts = [*dict.fromkeys((*resource.get(field, ()), context))]
                 if field == PARENTS and context in self._below(resource["name"]):
                     raise ApiError("INVALID_ARGUMENT", f"{resource['name']} is above {context}; use another child")
                 if field == PARENTS and len(contexts) > MOST_PARENTS:
-                    fault = f"{resource['name']} already has {MOST_PARENTS} parents; remove it from another context"
+                    fault = f"{resource['name']} already has {MOST_PARENTS} parents; remove it from one of them first"
                     raise ApiError("INVALID_ARGUMENT", fault)
                 self._store.update(resource["name"], **{field: contexts})
         return {}

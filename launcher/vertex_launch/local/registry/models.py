@@ -141,7 +141,7 @@ class Models(Collection):
         versioned = "@" in name and not name.endswith("@-")
         if wrong := [field for field in changed if field not in CHANGEABLE[versioned]]:
             kind, allowed = "version" if versioned else "model", ", ".join(CHANGEABLE[versioned])
-            raise ApiError("FAILED_PRECONDITION", f"updateMask: a {kind}'s {wrong[0]} can't change; use {allowed}")
+            raise ApiError("FAILED_PRECONDITION", f"updateMask: a {kind}'s {wrong[0]} can't be changed; use {allowed}")
         if "displayName" in changed:
             refuse(name_findings(changed["displayName"] or ""))
         name = name.removesuffix("@-")
@@ -175,7 +175,7 @@ class Models(Collection):
         with self._lock:
             version = self.version(name)
             if DEFAULT in removed & {*version["versionAliases"]}:
-                message = f"{name} is the default version; to move the alias, assign the alias to a different version"
+                message = f"{name} is the default version; to move the alias, assign it to a different version"
                 raise ApiError("FAILED_PRECONDITION", message)
             aliases = [alias for alias in dict.fromkeys((*version["versionAliases"], *added)) if alias not in removed]
             self._store.update(version["name"], versionAliases=aliases)
@@ -232,9 +232,10 @@ class Models(Collection):
         return [stored for stored in self._store.list(parent, COLLECTION) if stored["name"].partition("@")[0] == model]
 
     def _take(self, aliases: Iterable[str], versions: Iterable[Resource]) -> None:
-        """Remove aliases from these versions. Call this function after a different version has received the aliases.
+        """Remove aliases from these versions.
 
-        Because a different version already has the aliases, a model always has a default version.
+        Call this function only after another version has received the aliases. Otherwise, the model might
+        temporarily lack a default version.
         """
         for version in versions:
             kept = [alias for alias in version["versionAliases"] if alias not in aliases]
@@ -242,7 +243,7 @@ class Models(Collection):
                 self._store.update(version["name"], versionAliases=kept)
 
     def _as_model(self, version: Resource, versioned: bool = False) -> Resource:
-        """Convert a stored version to the API's format, with the model's name, the times and the supported formats."""
+        """Convert a stored version to the API's format, with the model's name, times, and supported formats."""
         name = version["name"].partition("@")[0]
         times = {"versionCreateTime": version["createTime"], "versionUpdateTime": version["updateTime"]}
         shown = {**version, **times, "createTime": self._versions(name)[-1]["createTime"], "model": id_of(name)}
@@ -288,7 +289,7 @@ def _check_aliases(aliases: Iterable[str]) -> None:
     """Raise ApiError INVALID_ARGUMENT for the first alias that isn't valid."""
     for alias in aliases:
         if not ALIAS.fullmatch(alias):
-            raise ApiError("INVALID_ARGUMENT", f'versionAliases: "{alias}" isn\'t a valid alias; use a-z, 0-9 and -')
+            raise ApiError("INVALID_ARGUMENT", f'versionAliases: "{alias}" isn\'t a valid alias; use a-z, 0-9, and -')
 
 
 def _answer(kind: str, model: Resource) -> Resource:

@@ -1,4 +1,4 @@
-"""Assign the rows or items of a dataset to the training, validation and test sets deterministically.
+"""Assign the rows or items of a dataset to the training, validation, and test sets deterministically.
 
 Source: InputDataConfig and its splits, google-cloud-aiplatform 2.7.0, types/training_pipeline.py.
 """
@@ -27,12 +27,12 @@ Fractions = Sequence[float]
 
 
 def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment:
-    """Return the set of each row or item in a pipeline's split. Raises ApiError if the split isn't possible."""
+    """Return the set that a split assigns to each row or item. Raises ApiError if the split isn't possible."""
     name = next((name for name in (*OF_TABLES, "filterSplit", "fractionSplit") if name in config), "")
     if name in OF_TABLES and not content.header:
-        raise invalid([Finding("inputDataConfig", f"{name} is for tables only", "use fractionSplit or filterSplit")])
+        raise invalid([Finding("inputDataConfig", f"{name} is only for tables", "use fractionSplit or filterSplit")])
     if name == "filterSplit" and content.header:
-        raise invalid([Finding("inputDataConfig", f"{name} is for images and texts only", "use fractionSplit")])
+        raise invalid([Finding("inputDataConfig", f"{name} is only for image and text datasets", "use fractionSplit")])
     split = config.get(name, {})
     shares = _fractions(split)
     column = content.column(split.get("key", "")) if name in OF_TABLES else []
@@ -51,7 +51,7 @@ def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment
 
 
 def _fractions(split: Mapping[str, float]) -> Fractions:
-    """Return the fractions of the sets, from `trainingFraction` and so on. Sets without a fraction share the remainder.
+    """Return the fractions in `trainingFraction` and so on. Sets without a fraction share the remainder.
 
     Raises ApiError INVALID_ARGUMENT if a fraction is negative, or the sum of the fractions exceeds 1.
     """
@@ -90,7 +90,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _by_value(values: Iterable[str]) -> Assignment:
-    """Return each value that is the name of a set. Replace values that aren't names of sets with None."""
+    """Return the values, but replace each value that isn't the name of a set with None."""
     return [value if value in SETS else None for value in values]
 
 

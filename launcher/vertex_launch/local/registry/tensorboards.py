@@ -1,6 +1,6 @@
-"""TensorBoards, with their experiments, runs and time series.
+"""TensorBoards, with their experiments, runs, and time series.
 
-The points of a time series are stored as the rows of the resource.
+The points of a time series are stored as the resource's rows.
 Source: google-cloud-aiplatform 2.7.0, types/tensorboard_service.py and services/tensorboard_service/client.py.
 """
 
@@ -57,7 +57,7 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
 
 
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
-    """Return an experiment's scalars as (step, value).
+    """Return an experiment's scalars as (step, value) pairs.
 
     The key is TAG for the run `root`, and RUN/TAG for any other run.
     """
@@ -140,7 +140,7 @@ class _Runs(Records):
 
 
 class _TimeSeries(Records):
-    """The time series of TensorBoards. The display name of a time series is unique in its run."""
+    """The time series of TensorBoards. The display name of a time series is unique within its run."""
 
     collection, message = SERIES, TensorboardTimeSeries
     output_only = (*Records.output_only, "metadata")
@@ -170,7 +170,7 @@ class _TimeSeries(Records):
         return {"timeSeriesData": _data(self._store, name, int(asked), call.query.get("filter", ""))}
 
     def _read_blobs(self, call: Call, name: str) -> Resource:
-        """Return blobs. A blob is an object that a client uploaded before the client wrote the blob's ID."""
+        """Return blobs. A client uploads each blob as an object before it writes the blob's ID."""
         prefix = self._store.get(name.partition("/experiments/")[0])["blobStoragePathPrefix"]
         blobs = []
         for id in call.query.getlist("blobIds"):

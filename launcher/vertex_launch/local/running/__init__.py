@@ -1,1 +1,1 @@
-"""Runs the replicas of a job as processes on this machine."""
+"""Runs a job's replicas as processes on this machine."""

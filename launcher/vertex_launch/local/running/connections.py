@@ -1,4 +1,4 @@
-"""Finds the processes of replicas and, on Linux, the TCP connections between these processes."""
+"""Finds the processes of replicas and, on Linux, the TCP connections between them."""
 
 import contextlib
 import functools
@@ -25,7 +25,7 @@ Ends = tuple[End, End]  # the address of a socket and the address of its peer
 def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
     """Return all processes of replicas, with each parent before its children.
 
-    `numbers` maps the name of each replica to the ID of the replica's first process.
+    `numbers` maps each replica's name to the ID of its first process.
     """
     names, found = {number: name for name, number in numbers.items()}, dict[Member, psutil.Process]()
     for process in psutil.Process().children(recursive=True):
@@ -37,13 +37,13 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
 
 
 def signal_training_process(number: int, order: Signals) -> None:
-    """Send a signal to the descendant of a replica's first process that has used the most CPU time."""
+    """Among the descendants of a replica's first process, send a signal to the one that has used the most CPU time."""
     with contextlib.suppress(psutil.Error, ValueError):  # the process has just exited, or there is no descendant
         max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
 
 
 def _seconds(process: psutil.Process) -> float:
-    """Return the CPU time of a process in seconds. Return 0 if the process has exited."""
+    """Return a process's CPU time in seconds, or 0 if the process has exited."""
     try:
         times = process.cpu_times()
         return float(times.user + times.system)
@@ -52,10 +52,9 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
-    """Return the TCP connections of these processes, mapped to the processes that own the sockets at both ends.
+    """Map the addresses of each TCP connection of these processes to the process that owns the socket.
 
-    Connections on this machine that were closed within the last minute are also included. These connections are mapped
-    to None.
+    Connections on this machine that were closed within the last minute are mapped to None.
     """
     owners, found = _sockets(members), dict[Ends, Member | None]()
     for family, ipv4 in IPV4.items():
@@ -69,14 +68,14 @@ def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
 
 
 def links(found: Mapping[Ends, Member | None]) -> dict[Ends, tuple[Member, Member]]:
-    """Return each connection between two processes of replicas, with the owners of both ends of the connection."""
+    """Return each connection between two replica processes, with the owners of both ends."""
     pairs = {ends: (member, found.get(ends[::-1])) for ends, member in found.items()}
     return {ends: (one, other) for ends, (one, other) in pairs.items() if one and other}
 
 
 @functools.cache
 def visible() -> bool:
-    """Return whether this system lists TCP connections. macOS and some sandboxes don't list TCP connections."""
+    """Return whether this system lists TCP connections. macOS and some sandboxes don't."""
     with contextlib.suppress(AttributeError, OSError):
         return connections([]) is not None
     return False

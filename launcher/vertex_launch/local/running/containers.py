@@ -1,4 +1,4 @@
-"""Runs replicas in Docker or Podman containers that are created from the replicas' images.
+"""Runs replicas in Docker or Podman containers created from their images.
 
 The containers share this machine's network, so CLUSTER_SPEC contains the same addresses with and without containers. In
 each container, the local buckets are mounted at /gcs.
@@ -34,12 +34,12 @@ SHARED = ("--network=host", "--ipc=host", "--security-opt=label=disable")
 
 
 def installed() -> str:
-    """Return the path of the docker or podman command. Return "" if neither command is installed."""
+    """Return the path of the docker or podman command, or "" if neither is installed."""
     return next(filter(None, map(shutil.which, CLIENTS)), "")
 
 
 def client() -> str:
-    """Return the path of the docker or podman command. Raises FaultError if neither command is installed."""
+    """Return the path of the docker or podman command. Raises FaultError if neither is installed."""
     engine = installed()
     if not engine:
         raise FaultError(
@@ -49,7 +49,7 @@ def client() -> str:
 
 
 def label(image: str, name: str) -> str:
-    """Return the value of a label of an image on this machine.
+    """Return the value of a label on a local image.
 
     Return "" if the image or the label doesn't exist, or if Docker or Podman doesn't respond in time.
     """
@@ -82,7 +82,7 @@ def require_images(job: Job, client: str) -> None:
 
 
 def entry_points(job: Job) -> dict[str, tuple[str, ...]]:
-    """Return a placeholder for the command of each image, because only the image defines its entry point."""
+    """Return a placeholder command for each image, because only the image defines its entry point."""
     return {pool.spec.container_spec.image_uri: (ENTRY_POINT,) for pool in job.pools}
 
 
@@ -91,7 +91,7 @@ def contained(
 ) -> Replica:
     """Return a replica whose command starts a container with the replica's environment variables.
 
-    `mounts` maps the index of each pool to its NFS mount points and the local folder for each mount point.
+    `mounts` maps each pool's index to its NFS mount points and their local folders.
     """
     (image,) = (pool.spec.container_spec.image_uri for pool in job.pools if pool.index == replica.pool)
     first, *words = replica.command
@@ -122,7 +122,7 @@ def contained(
 def _variables(env: Mapping[str, str]) -> Iterator[str]:
     """Yield the `--env` options.
 
-    Most options contain only a name, so that process lists don't show the variable's value.
+    Most options contain only the variable's name, so process lists don't show its value.
     """
     for name, value in env.items():
         if name != GPUS or not value:  # a container numbers its own GPUs from 0
@@ -138,10 +138,10 @@ def _gpus(client: str, indices: str) -> list[str]:
 
 
 def _user(client: str) -> tuple[str, ...]:
-    """Return the options that make Docker run a container as the current user, so that root doesn't own its files.
+    """Return the Docker options that run a container as the current user so that root doesn't own its files.
 
-    In rootless Docker and in Podman, root in the container is already the current user. Podman, even under the name
-    docker, doesn't support this `info` format and returns an error.
+    In rootless Docker and in Podman, root in the container already maps to the current user. Podman, even if installed
+    as docker, doesn't support this `info` format and returns an error.
     """
     info = _client(client, "info", "--format={{.SecurityOptions}}")
     if os.getuid() == 0 or info.returncode or "rootless" in info.stdout:

@@ -10,7 +10,7 @@ from vertex_launch.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The job options of the local Vertex. All times are in seconds."""
+    """The options for jobs in the local Vertex. All times are in seconds."""
 
     capacity: int = 16  # the maximum number of replicas at a time; further jobs wait in the order of their creation
     region_capacity: Mapping[str, int] = field(default_factory=dict)  # the same limit for the jobs of one region
@@ -26,7 +26,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Context:
-    """The state folder, the settings, and the options that all jobs share."""
+    """The state folder, settings, and options that all jobs share."""
 
     state_dir: StateDir
     settings: Settings

@@ -41,18 +41,18 @@ class Ended:
     def signal_name(self) -> str:
         """The name of the signal that killed the replica.
 
-        The name is "" if the exit code doesn't correspond to a signal. Example: exit code 255.
+        The name is "" if the exit code, such as 255, doesn't correspond to a signal.
         """
         return signal.Signals(self.code - 128).name if self.code - 128 in set(signal.Signals) else ""
 
     @property
     def hard(self) -> bool:
-        """True if the replica was killed by a signal that the loss of a peer never causes."""
+        """True if the replica was killed by a signal that losing a peer never causes."""
         return self.signal_name in HARD_SIGNALS
 
     @property
     def traceback(self) -> tuple[str, ...]:
-        """The last traceback in the output and all error lines after the traceback.
+        """The last traceback in the output and all error lines after it.
 
         `last_lines` is often too short to contain the entire traceback.
         """
@@ -67,7 +67,7 @@ class Ended:
     def lost_a_peer(self) -> bool:
         """True if the exit code, the last event, or the last output blames another replica.
 
-        A match in the last output is only a guess, but a guess is good enough to sort the causes.
+        A match in the last output is only a guess, but it's good enough for sorting the causes.
         """
         words = [line for line in self._last_words if not line[:1].isspace()]
         blames = self.code == PEER_LOST or events.BLAMES & self.event.keys()
@@ -108,11 +108,11 @@ class Ended:
 
 
 def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
-    """Return the exits of replicas, with the likely cause of a failure first.
+    """Sort replica exits so that the likely cause of a failure comes first.
 
     The exits are sorted into four groups, in this order: killed by a signal, failed without losing a peer, exited early
-    with code 0, and lost a peer. Each group is sorted by time. Among the replicas that lost a peer, the replica that
-    most other replicas blame comes first.
+    with code 0, and lost a peer. Each group is sorted by time. Among the replicas that lost a peer, the one that most
+    others blame comes first.
     """
     known = tuple(ends)
     votes = Counter(name for ended in known if ended.lost_a_peer for name in ended.accused)

@@ -1,7 +1,7 @@
 """Runs the replicas of one job as processes, with restarts and simulated faults, until the job ends.
 
-The primary is the only replica of pool 0. The job succeeds when the primary exits with code 0. The launcher then stops
-all other replicas. No process of a replica outlives the launcher, even if the launcher is killed.
+The primary replica is the only one in pool 0. The job succeeds when the primary exits with code 0. The launcher then
+stops all other replicas. No replica process outlives the launcher, even if the launcher is killed.
 Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
 """
 
@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main threa
 class Execution:
     """A job that is running.
 
-    The method `run` runs the job, and any thread can call the other methods to control the job.
+    The method `run` runs the job, and any thread can call the other methods to control it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Execution:
         return tuple(state.status for state in self._states.values())
 
     def run(self) -> Outcome:
-        """Run the job to completion, and return when no process of the job is left."""
+        """Run the job to completion, and return when none of its processes is left."""
         private(self._job.logs)
         try:
             while (ending := self._run_attempt()) is Ending.STARTS_AGAIN:
@@ -91,7 +91,7 @@ class Execution:
         state.disturb(action, self._policy.grace if action == "preempt" else number)
 
     def open_shell(self, name: str, terminal: str) -> bool:
-        """Start a shell in this replica, and connect the shell to a terminal.
+        """Start a shell in this replica, and connect it to a terminal.
 
         Return False if the replica isn't running.
         """
@@ -161,7 +161,7 @@ class Execution:
         state.due, state.postponed, state.began = math.inf, 0, min(state.began, self._heard)
 
     def _read(self, replica: Replica, line: str, severity: str) -> None:
-        """Show a line from a replica, and check whether the line contains a step at which a simulated fault may be due.
+        """Show a line from a replica, and check whether it reports a step at which a simulated fault might be due.
 
         The reader thread of the replica calls this method.
         """
@@ -204,7 +204,7 @@ class Execution:
             attempt.left.append(ended)
 
     def _failed(self, state: ReplicaState, ended: Ended) -> None:
-        """Handle a failed replica: restart the replica, restart all replicas, or let the attempt end."""
+        """Handle a failed replica: restart it, restart all replicas, or let the attempt end."""
         attempt = self._attempt
         preempted = [peer.replica.name for peer in self._states.values() if peer.preempted]
         if preempted and not attempt.failures:  # the preemption may be the cause, and the whole job restarts anyway
@@ -234,7 +234,7 @@ class Execution:
             state.start_again()
 
     def _preempted(self, ended: Ended) -> None:
-        """Restart the whole job after a preemption, unless the job was preempted too many times."""
+        """Restart the whole job after a preemption, unless it was preempted too many times."""
         limit = self._policy.preemptions
         if self._preemptions >= limit:
             self._end(Ending.PREEMPTED)
@@ -245,14 +245,14 @@ class Execution:
             self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
-        """Let the attempt end after this number of seconds, and cancel all planned starts of replicas."""
+        """Schedule the attempt to end in this many seconds, and cancel all planned replica starts."""
         self._attempt.settled = min(self._attempt.settled, time.monotonic() + seconds)
         self._attempt.restart_at = math.inf
         for state in self._states.values():
             state.due = math.inf
 
     def _conclude(self) -> None:
-        """End the attempt, and decide whether the job succeeded, failed, or is retried."""
+        """End the attempt, and decide whether the job has succeeded, has failed, or will be retried."""
         attempt, limit = self._attempt, self._policy.job_retries
         if not attempt.failures:
             self._end(Ending.SUCCEEDED)
@@ -275,7 +275,7 @@ class Execution:
             self._log(self._job.replicas[0], sentence)
 
     def _log(self, replica: Replica, line: str) -> None:
-        """Add a line from the launcher to the log of a replica."""
+        """Add a line from the launcher to a replica's log."""
         self._progress(line)
         with open_log(self._job.logs, replica) as log:
             tell(replica, line, log, self._show)
@@ -300,7 +300,7 @@ class Execution:
                 yield state.replica.name, state.process.tail.lines
 
     def _absent(self) -> Iterator[Ended]:
-        """Yield each training replica that never started, because other replicas may be waiting for this replica.
+        """Yield each training replica that never started, because other replicas might be waiting for it.
 
         Replicas that were about to start are skipped.
         """
@@ -310,7 +310,7 @@ class Execution:
                 yield Ended(state.replica, 0, instead="hasn't started yet")
 
     def _files(self) -> tuple[str, ...]:
-        """Return the sentences about files that the replicas wrote, without duplicates."""
+        """Return sentences about the files that the replicas wrote, without duplicates."""
         notes, isolated = list[str](), self._job.isolation
         with contextlib.suppress(FileNotFoundError):
             notes += (self._job.logs / NOTES).read_text(errors="replace").splitlines()
@@ -319,7 +319,7 @@ class Execution:
         return tuple(dict.fromkeys(filter(None, notes)))
 
     def _silent(self, failures: Sequence[Ended]) -> Iterator[Ended]:
-        """Yield each running replica that SIGSTOP stopped, or that other replicas blame for a lost peer."""
+        """Yield each running replica that was stopped by SIGSTOP or that other replicas blame as the lost peer."""
         named, running = {name for ended in failures for name in ended.accused}, self._numbers()
         stuck = {name: does for ended in failures for name, does in events.stuck(ended.event).items()}
         stopped = {name for name, activity in activities(running).items() if activity.stopped}
@@ -331,7 +331,7 @@ class Execution:
                 yield Ended(state.replica, 0, time=process.heard, instead=stuck.get(name, does))
 
     def _numbers(self) -> dict[str, int]:
-        """Map the name of each running replica to the ID of its first process.
+        """Map each running replica's name to the ID of its first process.
 
         Return an empty dictionary if the replicas run in containers.
         """
@@ -364,7 +364,7 @@ class Execution:
 def run(job: PreparedJob, show: Show, phase: Callable[[Phase], None] = lambda phase: None) -> Outcome:
     """Run a job to completion.
 
-    Call this function in the main thread, because Ctrl-C interrupts only the main thread.
+    Call this function from the main thread, because Ctrl-C interrupts only the main thread.
     """
     with signals_as_exceptions():
         return Execution(job, show, phase).run()

@@ -1,4 +1,4 @@
-"""Reads the events that a trainer reports to the launcher as fields of the JSON lines that the trainer prints.
+"""Reads the events that a trainer reports to the launcher as fields of the JSON lines that it prints.
 
 The file launcher/docs/events.md lists all fields. This module never parses the text of a message.
 """
@@ -27,7 +27,7 @@ LONGEST = 40  # the maximum number of characters of a metric
 
 @dataclass(frozen=True)
 class Steps:
-    """The number of finished steps of a run, the total number of steps, and a metric such as `train loss 0.1234`.
+    """A run's progress: the finished steps, the total number of steps, and a metric such as `train loss 0.1234`.
 
     The metric may be "".
     """
@@ -38,7 +38,7 @@ class Steps:
 
 
 def steps(fields: Fields) -> Steps | None:
-    """Return the progress that a printed line reports. Return None if the line doesn't report progress."""
+    """Return the progress that a printed line reports, or None if it doesn't report any."""
     done, total, name = (fields.get(key) for key in ("step", "steps", "metric"))
     if not (_is_number(done) and _is_number(total) and 0 <= done <= MOST and 0 <= total <= MOST):
         return None
@@ -49,7 +49,7 @@ def steps(fields: Fields) -> Steps | None:
 
 
 def last(before: Fields, fields: Fields) -> Fields:
-    """Return the latest event that explains why a replica exits, from a new line or from earlier lines.
+    """Return the latest event, from a new line or from earlier lines, that explains why a replica exits.
 
     If the new line reports progress, the event from earlier lines is discarded.
     """
@@ -65,7 +65,7 @@ def accused(event: Fields) -> Iterator[str]:
 
 
 def stuck(event: Fields) -> dict[str, str]:
-    """Map the name of the replica that an event reports as stuck to the phrase `is stuck in PLACE`."""
+    """If an event reports a replica as stuck, map its name to the phrase `is stuck in PLACE`."""
     place = printable(str(event.get("place", "its program")))
     return {name: f"is stuck in {place}" for name in [event.get("stuck")] if isinstance(name, str)}
 

@@ -50,7 +50,7 @@ DAMAGES = ("flip", "truncate")
 
 @dataclass(frozen=True)
 class Fault:
-    """One simulated fault: its replica, its action, and its time.
+    """One simulated fault: its replica, action, and time.
 
     By default, a fault occurs when its replica first starts.
     """
@@ -85,7 +85,7 @@ def _parsed(word: str) -> Fault:
 
 
 def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tuple[Replica, ...]:
-    """Prepare the replicas of a job for these simulated faults, and return the replicas.
+    """Prepare a job's replicas for these simulated faults, and return them.
 
     Raises FaultError if a fault can't occur in this job.
     """
@@ -101,13 +101,13 @@ def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tup
 
 
 def _listening(replica: Replica) -> Replica:
-    """Return the replica with a changed PYTHONPATH, so that Python handles the signals in IN_PYTHON."""
+    """Return the replica with a changed PYTHONPATH so that Python handles the signals in IN_PYTHON."""
     path = filter(None, (str(INJECTED), replica.env.get("PYTHONPATH")))
     return replace(replica, env={**replica.env, "PYTHONPATH": os.pathsep.join(path)})
 
 
 def step_of(line: str) -> int:
-    """Return the step in a printed line: the field `step` of a JSON line, or a text such as `step 20`.
+    """Return the step that a printed line reports in the JSON field `step` or in text such as `step 20`.
 
     Return 0 if the line doesn't contain a step.
     """
@@ -116,7 +116,7 @@ def step_of(line: str) -> int:
 
 
 def newest_checkpoint(replica: Replica) -> Path | None:
-    """Return the largest file in the newest folder in AIP_CHECKPOINT_DIR. Return None if there is no file."""
+    """Return the largest file in the newest folder in AIP_CHECKPOINT_DIR, or None if there isn't one."""
     place = replica.env.get("AIP_CHECKPOINT_DIR", "").removeprefix("gs://")
     folders = Path(replica.env["GCS_MOUNT"], place).glob("*/") if place else ()
     newest = max(folders, key=lambda folder: folder.stat().st_mtime, default=None)

@@ -1,4 +1,4 @@
-"""Provides GPUs and environment variables to replicas, in place of a machine and an image in the cloud."""
+"""Provides GPUs and environment variables to replicas, in place of a cloud machine and image."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: s
     """Return environment variables that replace the image's environment. The launcher's Python comes first on PATH.
 
     Replicas don't use the user's home folder, because Google's clients, git, and other programs would find credentials
-    in that folder.
+    in it.
     """
     home = private(state_dir.of_replicas(job_id))
     return {
@@ -49,7 +49,7 @@ def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: s
 
 
 def remove_home(state_dir: StateDir, job_id: str) -> None:
-    """Remove the home folder of an ended job, because Vertex AI removes the containers of an ended job."""
+    """Remove the home folder of an ended job, because Vertex AI removes the job's containers."""
     shutil.rmtree(state_dir.of_replicas(job_id), ignore_errors=True)
 
 
@@ -65,7 +65,7 @@ def remove_left_homes(state_dir: StateDir) -> None:
 def passed(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> dict[str, str]:
     """Return the environment variables that [env] and `--pass-env` specify.
 
-    If a variable has no fixed value, use the value from the shell.
+    If a variable doesn't have a fixed value, use its value from the shell.
     """
     shell = {name: environ[name] for name, value in named.items() if value is True and name in environ}
     return {name: value for name, value in named.items() if isinstance(value, str)} | shell
@@ -75,8 +75,7 @@ def not_set(environ: Mapping[str, str], named: Mapping[str, str | bool]) -> list
     """Return a sentence for each variable that can't be passed to replicas because this shell doesn't set it."""
     missing = [name for name, value in named.items() if value is True and name not in environ]
     return [
-        f"{name} can't be passed to replicas because this shell doesn't set the variable; export it first"
-        for name in missing
+        f"{name} can't be passed to replicas because this shell doesn't set it; export it first" for name in missing
     ]
 
 

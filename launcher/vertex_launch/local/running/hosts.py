@@ -1,4 +1,4 @@
-"""Simulates the machines of replicas on this machine: hostnames, IP addresses, and free ports."""
+"""Simulates a separate machine for each replica, with a hostname, an IP address, and free ports."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ PORTS_TRIED = 10_000
 
 @dataclass(frozen=True)
 class Host:
-    """The hostname, IP address, and port of one machine of a job. CLUSTER_SPEC lists only this port of the machine."""
+    """The hostname, IP address, and port of one of a job's machines. CLUSTER_SPEC lists only this port."""
 
     name: str
     ip: str
@@ -71,7 +71,7 @@ def of_job(job: Job, job_id: str, named: bool) -> Hosts:
 
 
 def write(file: Path, hosts: Iterable[Host], others: Mapping[str, str] = MappingProxyType({})) -> Path:
-    """Write the /etc/hosts file of replicas, and return the path of the file.
+    """Write the /etc/hosts file for the replicas, and return its path.
 
     The file contains the lines of this machine's /etc/hosts and a line for each name in `hosts` and `others`.
     """
@@ -86,7 +86,7 @@ def write(file: Path, hosts: Iterable[Host], others: Mapping[str, str] = Mapping
 
 
 def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str, str]:
-    """Return environment variables that exclude connections between replicas from the shell's HTTP proxy.
+    """Return environment variables that make connections between replicas bypass the shell's HTTP proxy.
 
     Return an empty dictionary if the shell doesn't set a proxy.
     """
@@ -98,12 +98,12 @@ def off_the_proxy(environ: Mapping[str, str], hosts: Iterable[Host]) -> dict[str
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return different loopback addresses, in the form host:port, on which no program is listening."""
+    """Return distinct loopback addresses, in the form host:port, on which no program is listening."""
     return [f"{LOOPBACK}:{port}" for port in free_ports(count)]
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports on which no program is listening, on any address of this machine.
+    """Return distinct ports on which no program is listening at any address of this machine.
 
     A port is reused only after thousands of other ports have been used, because a new job's replicas may not be
     listening yet.
@@ -122,7 +122,7 @@ def free_ports(count: int) -> list[int]:
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Return an endless iterator over ports for replicas. The iterator repeats the ports in the same random order.
+    """Return an endless iterator over ports for replicas. It repeats the ports in the same random order.
 
     The system never uses these ports for outgoing connections, so a restarted replica can use its port again.
     """

@@ -1,4 +1,4 @@
-"""Reads and writes the journal of a job: a file with the output lines of all replicas in the order of arrival."""
+"""Reads and writes the journal of a job: a file with the output lines of all replicas in order of arrival."""
 
 import contextlib
 import fcntl
@@ -27,7 +27,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def write(self, replica: str, line: str, severity: str = "INFO") -> None:
-        """Add a line to the journal. The argument `severity` applies only if the line doesn't set a severity itself."""
+        """Add a line to the journal. The argument `severity` applies only if the line doesn't set one itself."""
         with self._lock, contextlib.suppress(OSError):  # a full disk doesn't end the job
             if not self._file.closed:
                 self._time = max(self._time, now())  # readers search by time, and the clock can be set back

@@ -1,4 +1,4 @@
-"""Splits the output of a replica into lines, parses the lines as Cloud Logging does, and keeps the last lines."""
+"""Splits a replica's output into lines, parses them as Cloud Logging does, and keeps the last ones."""
 
 import math
 import re
@@ -54,7 +54,7 @@ class Tail:
         self.event: events.Fields = {}  # the last event that states why the replica exits
 
     def add(self, line: str, severity: str) -> None:
-        """Add a line. The argument `severity` applies to lines that don't set a severity."""
+        """Add a line. The argument `severity` applies to lines that don't set one."""
         with self._lock:
             fields = payload(line)
             text = _text(fields, line)
@@ -89,9 +89,9 @@ class Tail:
 
 
 def payload(line: str) -> dict[str, Any]:
-    """Parse a printed line as Cloud Logging does, and return the fields of the line.
+    """Parse a printed line as Cloud Logging does, and return its fields.
 
-    If the line isn't a JSON object, return the whole line in the field `message`.
+    If the line isn't a JSON object, return the whole line in the `message` field.
     """
     try:
         # NaN and 1e999 stay text because a JSON response can't contain them.

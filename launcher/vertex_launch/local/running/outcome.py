@@ -1,4 +1,4 @@
-"""Defines the phases of a job, the events of one attempt to run the job, and the outcome of the job."""
+"""Defines a job's phases, the events of one attempt to run the job, and the job's outcome."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ Phase = Literal["PENDING", "RUNNING"]  # the job waits for machines; all replica
 
 
 class Ending(Enum):
-    """The final state of a job, or of one attempt to run the job."""
+    """The final state of a job, or of one attempt to run it."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -36,7 +36,7 @@ STATUSES = {
 
 @dataclass
 class Attempt:
-    """One attempt to run all replicas of a job. All times are return values of time.monotonic."""
+    """One attempt to run all replicas of a job. All times are from time.monotonic."""
 
     failures: list[Ended] = field(default_factory=list)  # after the first failure, no replica starts again
     left: list[Ended] = field(default_factory=list)  # training replicas that exited with code 0 before the primary
@@ -58,7 +58,7 @@ class Attempt:
         return due
 
     def forget(self) -> None:
-        """Forget all exits of replicas.
+        """Forget all replica exits.
 
         After a restart of all replicas, an earlier exit can't explain a later failure.
         """
@@ -91,7 +91,7 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """The name of the google.rpc.Code that the service reports for a job that didn't succeed."""
+        """The name of the google.rpc.Code that the service reports for an unsuccessful job."""
         return STATUSES.get(self.ending, "INVALID_ARGUMENT")
 
     @property
@@ -105,7 +105,7 @@ class Outcome:
 
     @property
     def others(self) -> Iterator[str]:
-        """Sentences about all exits except the first exit. Example: `3 other replicas lost a connection`."""
+        """Sentences about all exits except the first. Example: `3 other replicas lost a connection`."""
         victims = [ended for ended in self.failures[1:] if ended.lost_a_peer]
         for ended in self.failures[1:]:
             if len(victims) < 2 or ended not in victims:
@@ -133,7 +133,7 @@ class Outcome:
 
 
 def hidden(primary: Ended | None, running: Iterable[tuple[str, Sequence[str]]]) -> Iterator[str]:
-    """Yield the problems that occurred although the job succeeded.
+    """Yield the problems that occurred even though the job succeeded.
 
     `running` yields the name and last lines of each running replica.
     """

@@ -1,7 +1,7 @@
-"""Creates virtual environments for the packages that jobs install, so that only the installing job sees the packages.
+"""Creates virtual environments so that a package is visible only to the job that installs it.
 
 Python searches the job's environment before the launcher's environment. pip treats the launcher's packages as
-installed. The launcher creates environments for a job if the job has a pythonPackageSpec or runs pip in a command. When
+installed. The launcher creates environments for a job if it has a pythonPackageSpec or runs pip in a command. When
 a job runs pip, pip never changes the launcher's environment or the user's ~/.local folder.
 """
 
@@ -46,7 +46,7 @@ Variables = Mapping[str, str]
 def folders(environment: Path) -> tuple[Path, ...]:
     """Return the package folders of an environment in search order.
 
-    `pip install --user` uses the last of these folders.
+    `pip install --user` installs packages into the last of these folders.
     """
     own = sysconfig.get_path("purelib", "venv", {"base": str(environment)})
     user = sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"), {"userbase": f"{environment}/user"})
@@ -89,7 +89,7 @@ def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
 def install(
     place: str, files: Sequence[Path], environment: Path, env: Variables, log: Path, stopping: threading.Event
 ) -> None:
-    """Install packages and their missing dependencies, and append the output of pip to the file `log`.
+    """Install packages and their missing dependencies, and append pip's output to the file `log`.
 
     Raises FaultError if pip fails, is stopped, or takes too long. The error message begins with `place`, which is the
     location of the packages in the job file.
@@ -107,7 +107,7 @@ def install(
     if code:
         reason = (PIP_ERROR.findall(text) or text.splitlines() or ["pip printed no output"])[-1].rstrip(".")
         names = ", ".join(file.name for file in files)
-        cure = f"fix the package. For the full output of pip, see {log}"
+        cure = f"fix the package. For pip's full output, see {log}"
         raise FaultError(f"{place}: pip can't install {names}: {reason}; {cure}")
 
 
@@ -121,7 +121,7 @@ def prepared(
 ) -> list[Replica]:
     """Create an environment for each replica that installs packages. Return all replicas.
 
-    The environments and the file pip.log are created in `folder`. When pip installs packageUris, pip uses the shell's
+    The environments and the file pip.log are created in `folder`. When pip installs packageUris, it uses the shell's
     pip settings from `environ`. Raises FaultError if a package isn't in its bucket or pip can't install a package.
     Raises FaultError if `stopping` is set because the job is no longer needed.
     """
@@ -177,7 +177,7 @@ def _fetched(job: Job, buckets: Path) -> dict[int, tuple[Path, ...]]:
 def _run(
     place: str, command: tuple[str, ...], variables: Variables, output: IO[bytes], stopping: threading.Event
 ) -> int:
-    """Run pip, and return the exit code of pip.
+    """Run pip, and return its exit code.
 
     If the launcher exits or `stopping` is set, pip and its child processes are killed.
     """
@@ -188,7 +188,7 @@ def _run(
     ) as pip:  # the end of this block closes standard input, and the shim then kills all processes
         while pip.poll() is None:
             if stopping.wait(POLL_SECONDS):
-                raise FaultError(f"{place}: pip was stopped because the job isn't needed any more")
+                raise FaultError(f"{place}: pip was stopped because the job is no longer needed")
             if time.monotonic() > deadline:
                 fault = f"pip is still running after {PIP_SECONDS:g} s; check that the package index is reachable"
                 raise FaultError(f"{place}: {fault}")
@@ -210,6 +210,6 @@ def _builds_wheels() -> bool:
 def _before(path: str | None, folders: Sequence[Path]) -> str:
     """Return a search path that begins with these folders.
 
-    The path doesn't contain an empty part, because an empty part would mean the current folder.
+    The path doesn't contain empty entries, because an empty entry would mean the current folder.
     """
     return os.pathsep.join([*map(str, folders), *([path] if path else [])])

@@ -1,7 +1,7 @@
-"""Prepares the replicas of a job to start on this machine. Both the command line and the service use this module.
+"""Prepares a job's replicas to start on this machine. Both the command line and the service use this module.
 
-Several sources can set the same environment variable of a replica. The order of precedence, from the highest to the
-lowest, is: the service, the job, [env] and `--pass-env`, and this machine.
+Several sources can set the same environment variable for a replica. The order of precedence, from highest to lowest,
+is: the service, the job, [env] and `--pass-env`, and this machine.
 """
 
 import re
@@ -58,11 +58,11 @@ def size(job: Job) -> int:
 def prepare(
     job: Job, job_id: str, context: Context, extras: Extras | None = None, stopping: Event = packages.NEVER
 ) -> PreparedJob:
-    """Assign hosts, shares of this machine, environment variables, folders, and installed packages to a job's replicas.
+    """Assign hosts, CPU and GPU shares, environment variables, folders, and installed packages to a job's replicas.
 
-    Reducers only receive a host. The event `stopping` is set when the job is no longer needed. Raises FaultError if
-    only the image defines the command of a pool, or if a simulated fault specifies an unknown replica. Raises
-    FaultError if an image, the output folder's bucket, an NFS mount, or a package isn't available.
+    Reducers receive only a host. The event `stopping` is set when the job is no longer needed. Raises FaultError if
+    only the image defines a pool's command, or if a simulated fault specifies an unknown replica. Raises FaultError if
+    an image, the output folder's bucket, an NFS mount, or a package isn't available.
     """
     state_dir = context.state_dir
     logs, policy = state_dir.logs(job_id), restart_policy.policy(job, context.options)

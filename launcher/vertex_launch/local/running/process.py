@@ -1,4 +1,4 @@
-"""Starts the process of a replica, logs the output of the process, and waits until the process exits."""
+"""Starts a replica's process, logs its output, and waits until it exits."""
 
 import contextlib
 import errno
@@ -35,12 +35,12 @@ Report = Callable[["Process", Ended], None]  # arguments: the process and its en
 
 
 def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
-    """Open the log file of a replica to append lines to the file."""
+    """Open a replica's log file for appending."""
     return io.FileIO(logs / f"{replica.name}.log", "ab", opener=private_file)
 
 
 def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: str = STDOUT) -> None:
-    """Write a line to the log, and show the line.
+    """Write a line to the log, and show it.
 
     Errors, such as a full disk or a closed pipe, never stop the caller.
     """
@@ -51,7 +51,7 @@ def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: s
 
 
 class Process:
-    """The process of a replica that was started.
+    """The process of a started replica.
 
     When the process exits, a separate thread calls `report` once. Raises FaultError if the system can't start the
     process.
@@ -76,7 +76,7 @@ class Process:
         except (OSError, ValueError) as error:  # such as a NUL, or an argument of more than 128 KiB
             log.close()
             reason = error.strerror if isinstance(error, OSError) else error
-            cure = "write long values to a file in a bucket, and remove NUL characters, and = in variable names"
+            cure = "write long values to a file in a bucket, and remove NUL characters and any = in variable names"
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
                 cure = "run fewer replicas at the same time, or increase this system's limits (see ulimit -a)"
             raise FaultError(f"{replica.name}: this system can't start the replica: {reason}; {cure}") from None
@@ -97,18 +97,18 @@ class Process:
         self._order(bytes([number]))
 
     def open_shell(self, terminal: str) -> None:
-        """Start a shell in the replica's environment, and connect the shell to a terminal.
+        """Start a shell in the replica's environment, and connect it to a terminal.
 
-        The shell exits with the replica.
+        The shell exits when the replica exits.
         """
         self._order(b"\0%s\n" % os.fsencode(terminal))
 
     def wait(self, seconds: float) -> None:
-        """Wait at most this number of seconds until the process exits."""
+        """Wait at most this many seconds for the process to exit."""
         self._waiter.join(timeout=seconds)
 
     def let_go(self) -> None:
-        """Close the standard input of the shim. The shim then kills all processes of the replica."""
+        """Close the shim's standard input. The shim then kills all processes of the replica."""
         self._orders.close()
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class Process:
             self._orders.write(order)
 
     def _read(self, log: io.RawIOBase, stdout: IO[bytes], stderr: IO[bytes]) -> None:
-        """Log and show every line of standard output and standard error, in the order of arrival."""
+        """Log and show every line of standard output and standard error, in order of arrival."""
         # The default selector would use another file descriptor for each replica.
         with log, stdout, stderr, selectors.PollSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ, (Splitter(), STDOUT))

@@ -1,4 +1,4 @@
-"""Keeps the state of one replica across all restarts of the replica."""
+"""Keeps the state of one replica across all its restarts."""
 
 import math
 import time
@@ -25,9 +25,9 @@ class Status:
 
 @dataclass(eq=False)
 class ReplicaState:
-    """The internal state of a replica, for the thread that runs the job.
+    """The internal state of a replica, used by the thread that runs the job.
 
-    All times are return values of time.monotonic.
+    All times are from time.monotonic.
     """
 
     replica: Replica
@@ -67,7 +67,7 @@ class ReplicaState:
         self.total_restarts += 1
 
     def vacate(self) -> None:
-        """Remove the replica's process from this state, along with the planned signals."""
+        """Remove the replica's process and planned signals from this state."""
         self.process, self.due, self.preempted, self.slow = None, math.inf, False, 1
         self.planned.clear()
 
@@ -97,9 +97,9 @@ class ReplicaState:
         return fault.action not in faults.DAMAGES or bool(faults.newest_checkpoint(self.replica))
 
     def disturb(self, action: Action, number: float) -> None:
-        """Simulate a fault of a machine or a program.
+        """Simulate a machine fault or a program fault.
 
-        For `slow`, `number` is the factor by which the replica runs slower. For other actions, `number` is a time in
+        For `slow`, `number` is the factor by which the replica is slowed down. For other actions, `number` is a time in
         seconds.
         """
         now = time.monotonic()

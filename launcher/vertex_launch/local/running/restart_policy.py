@@ -1,4 +1,4 @@
-"""Defines how many times a replica or a whole job is restarted, after which exit codes, and with which grace period.
+"""Defines how many times a replica or a whole job is restarted, after which exit codes, and with what grace period.
 
 Source: Vertex AI documentation, "Understand the custom training service" and "Use Spot VMs with training", mid 2026.
 """
@@ -30,7 +30,7 @@ USER_CODES = (1, 2, 126, 127)
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The limits on the restarts and the run time of a job. Times are in seconds.
+    """The limits on a job's restarts and run time. Times are in seconds.
 
     With the default values, a job fails immediately when a replica fails.
     """
@@ -52,14 +52,14 @@ class Policy:
     def restarts_replica(self, ended: Ended, restarts: int) -> bool:
         """Return whether to restart a failed replica in place.
 
-        `restarts` is the number of the replica's earlier restarts.
+        `restarts` is the number of times that the replica has already been restarted.
         """
         return ended.code not in CRASHES and not self.is_permanent(ended) and restarts < self.replica_restarts
 
     def user_error(self, failures: Sequence[Ended], cause: Ended) -> Ended | None:
-        """Return the failure that makes a retry of the job pointless. Return None if a retry may succeed.
+        """Return the failure that makes retrying the job pointless, or None if a retry might succeed.
 
-        If the cause is a lost machine, a retry may succeed because the machine may become available again.
+        If the cause is a lost machine, a retry might succeed because the machine might become available again.
         """
         if cause.hard or cause.code in CRASHES:
             return None

@@ -1,4 +1,4 @@
-"""Describes replicas that haven't printed a line for a long time: which replicas compute and which replicas wait."""
+"""Describes replicas that haven't printed a line for a long time: which are computing and which are waiting."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ IDLE = 0.05  # the fraction of a core below which a process is idle; polling a p
 
 @dataclass(frozen=True)
 class Activity:
-    """The CPU time, the state, and the connections of one replica at one moment."""
+    """The CPU time, state, and connections of one replica at one moment."""
 
     seconds: float = 0  # the CPU time of all its processes
     stopped: bool = False
@@ -33,7 +33,7 @@ class Silence:
     def look(self, silent: float, processes: Mapping[str, int]) -> str:
         """Return a sentence about all replicas if no replica has printed a line for a long time.
 
-        Otherwise, return "". In each period without output, return the sentence only once.
+        Otherwise, return "". Return the sentence only once in each period without output.
 
         Args:
             silent: the number of seconds since the last line of any replica.

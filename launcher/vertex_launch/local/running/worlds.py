@@ -1,8 +1,8 @@
-"""Finds the worlds of a job. A world is a group of replicas whose processes were connected to each other.
+"""Finds a job's worlds. A world is a group of replicas whose processes were connected to each other.
 
-Training processes keep their connections open, so regular samples find these connections. A short connection can begin
-and end between two samples. Linux lists a closed connection for one more minute, but doesn't list the owners of the
-connection. Therefore, the launcher doesn't know which replicas used a closed connection.
+Training processes keep their connections open, so regular samples find them. A short connection can begin and end
+between two samples. Linux lists a closed connection for one more minute, but doesn't list its owners. Therefore, the
+launcher doesn't know which replicas used a closed connection.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ ITSELF = (
 
 @dataclass
 class Worlds:
-    """The processes and connections that were observed since the last replica of a job started."""
+    """The processes and connections observed since a job's last replica started."""
 
     addresses: Mapping[str, str]  # name of each training replica -> IP address
     began: float = field(default_factory=time.monotonic)
@@ -53,7 +53,7 @@ class Worlds:
     def look(self, numbers: Mapping[str, int], last: bool = False) -> None:
         """Record the current connections.
 
-        `numbers` maps the name of each running replica to the ID of its first process.
+        `numbers` maps each running replica's name to the ID of its first process.
         """
         if len(self.addresses) < 2 or not (numbers or last) or not connections.visible():
             self.due = math.inf  # until the next replica starts
@@ -78,7 +78,7 @@ class Worlds:
                 self.workers.add(member)
 
     def notes(self, numbers: Mapping[str, int], succeeded: bool) -> Iterator[str]:
-        """Record the connections for the last time, and yield sentences about worlds for the end of the job's log."""
+        """Record the connections one last time, and yield sentences about worlds for the end of the job's log."""
         self.look(numbers, last=True)
         if succeeded and len(self.addresses) > 1:
             yield from self._count()

@@ -1,1 +1,1 @@
-"""Cloud Storage's API, which uses plain folders as buckets."""
+"""Cloud Storage's API, implemented with plain folders as buckets."""

@@ -3,7 +3,7 @@
 The JSON file with a bucket's metadata and policy is outside the bucket's folder.
 
 The local Vertex doesn't enforce a bucket's metadata or policy. Every caller has all permissions, objects have one
-version, and lifecycle rules don't have an effect.
+version, and lifecycle rules are ignored.
 Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
 """
 
@@ -49,12 +49,12 @@ class BucketMetadata:
     def patch(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
         """Merge fields into a bucket's metadata.
 
-        A null removes a field. Raises ApiError if the metageneration differs.
+        A null value removes a field. Raises ApiError if the bucket's metageneration differs from `metageneration`.
         """
         self._update(bucket, lambda kept: merged(kept, _changeable(body)), _etag(metageneration))
 
     def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
-        """Replace a bucket's fields. Raises ApiError if the bucket's metageneration isn't `metageneration`."""
+        """Replace a bucket's fields. Raises ApiError if its metageneration differs from `metageneration`."""
         new = merged({}, _changeable(body))
         self._update(bucket, lambda kept: new | {key: kept[key] for key in FIXED if key in kept}, _etag(metageneration))
 
@@ -137,6 +137,6 @@ def _is_binding(binding: Any) -> bool:
 def _etag(metageneration: str) -> str:
     """Return the etag for a metageneration.
 
-    If the metageneration is "", return "". The etag is in base64, because gcloud requires base64.
+    If the metageneration is "", return "". The etag is base64-encoded, as gcloud requires.
     """
     return base64.b64encode(metageneration.encode()).decode()

@@ -53,7 +53,7 @@ class Buckets:
     def create(self, bucket: str) -> None:
         """Create an empty bucket. Raises ApiError if the bucket name isn't valid or is already in use."""
         if not BUCKET.fullmatch(bucket) or len(bucket) < 3:
-            raise bad_request(f"Invalid bucket name: {bucket}; use 3 or more of a-z, 0-9, -, _ and .")
+            raise bad_request(f"Invalid bucket name: {bucket}; use at least 3 characters from a-z, 0-9, -, _, and .")
         try:
             (self.root / bucket).mkdir()
         except FileExistsError:

@@ -1,4 +1,4 @@
-"""The part of Cloud Storage's JSON API that google-cloud-storage, gcsfs and gcloud use. Folders serve as buckets.
+"""The part of Cloud Storage's JSON API that google-cloud-storage, gcsfs, and gcloud use. Folders serve as buckets.
 
 Source: Cloud Storage JSON API, reference and "Performing resumable uploads", 2026, and the clients' requests.
 """
@@ -43,7 +43,7 @@ class GcsApi:
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
-        """Return the JSON API's routes. GET requests can't start uploads, because web pages can send GET requests."""
+        """Return the JSON API's routes. GET requests can't start uploads, because web pages can send them."""
         uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
         return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading, *XmlApi(self).routes()]
 
@@ -281,7 +281,7 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
 
 
 def _range(text: str, size: int) -> tuple[int, int] | None:
-    """Return the start and the exclusive end of a range such as bytes=0-9, bytes=5- or bytes=-5.
+    """Return the start and the exclusive end of a range such as bytes=0-9, bytes=5-, or bytes=-5.
 
     If no byte of the range exists, the start is greater than or equal to the end. Return None if the text isn't a
     range.

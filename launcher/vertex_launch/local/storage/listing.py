@@ -87,7 +87,7 @@ def _glob(pattern: str) -> Callable[[str], bool]:
 
 
 def _texts(token: str) -> list[re.Pattern[str]]:
-    """Return patterns for the texts that match a glob token. A star also matches every prefix of such a text."""
+    """Return patterns for the strings that match a glob token. A star also matches every prefix of such a string."""
     if token in ("*", "**", "?"):
         return [re.compile({"*": "[^/]*", "**": ".*", "?": "[^/]"}[token], re.DOTALL)]
     if token[0] == "{" and len(token) > 1:

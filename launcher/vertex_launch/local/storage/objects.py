@@ -1,4 +1,4 @@
-"""The state of Cloud Storage objects, with names, generations and checksums, and the preconditions of calls."""
+"""The state of Cloud Storage objects (names, generations, and checksums), and the preconditions of calls."""
 
 import base64
 import hashlib
@@ -65,8 +65,8 @@ def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "
 def object_of(bucket: str, name: str, stats: os.stat_result) -> Object:
     """Return the object that a file represents.
 
-    An object's generation consists of the time of the last change in ms, and six digits that distinguish changes within
-    one ms.
+    An object's generation consists of its last modification time in ms and six digits that distinguish changes within
+    the same ms.
     """
     size = 0 if stat.S_ISDIR(stats.st_mode) else stats.st_size
     generation = stats.st_ctime_ns // 10**6 * 10**6 + (stats.st_ino * 31 + stats.st_size) % 10**6

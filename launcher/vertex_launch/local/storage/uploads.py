@@ -1,4 +1,4 @@
-"""Media, multipart and resumable uploads. A hidden file receives the bytes and then becomes the object atomically."""
+"""Media, multipart, and resumable uploads. A hidden file receives the bytes and then becomes the object atomically."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
     if kind == "resumable":
         return await run_in_threadpool(_begin, buckets, replace(call, body=await read_body(call)), bucket)
     if kind not in ("media", "multipart"):
-        raise bad_request(f'uploadType "{kind}" isn\'t supported; use media, multipart or resumable.')
+        raise bad_request(f'uploadType "{kind}" isn\'t supported; use media, multipart, or resumable.')
     part = buckets.new_part()
     try:
         about = await _receive_multipart(call, part) if kind == "multipart" else {}
@@ -47,7 +47,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
 def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
     """Start an upload session, and return its URL.
 
-    The URL contains the session's entire state, so that the session is still valid after the server restarts.
+    The URL contains the session's entire state, so that the session stays valid after the server restarts.
     """
     about: Mapping[str, Any] = call.json()
     name = _name(call, about)
@@ -125,7 +125,7 @@ def _parts(first: bytes) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the boundary, the line ending, the metadata, and the first bytes of the data.
 
     Some clients use only \\n as the line ending. The run time is linear in the body's size, because each step searches
-    for one text only once. Source: RFC 2046, section 5.1.
+    for one delimiter only once. Source: RFC 2046, section 5.1.
     """
     line, _, remainder = first.lstrip().partition(b"\n")
     newline, mark = b"\r\n" if line.endswith(b"\r") else b"\n", line.removesuffix(b"\r")

@@ -72,7 +72,7 @@ class XmlApi:
         answer = self._api.get_object(_asked(call, alt="media"), bucket, name)
         etag = answer.headers.get("etag")
         if call.headers.get("if-match", etag) not in (etag, "*"):
-            raise ApiError("CONDITION_NOT_MET", f"The object {bucket}/{name} has another ETag: {etag}.")
+            raise ApiError("CONDITION_NOT_MET", f"The object {bucket}/{name} has a different ETag: {etag}.")
         return Response(status_code=304) if call.headers.get("if-none-match") == etag else answer
 
     async def write(self, call: Call, bucket: str, name: str) -> Response:
@@ -105,10 +105,10 @@ class XmlApi:
         there = {file.suffix[1:].encode(): file for file in self._parts(call)}
         named = [count.zfill(5) for count in PART.findall(call.body)]
         if not named or named != sorted({*named} & there.keys()):
-            raise bad_request("The request must list uploaded parts in ascending order; correct the list of parts.")
+            raise bad_request("The request must list uploaded parts in ascending order; correct the list.")
         if any(there[count].stat().st_size < SMALLEST_PART for count in named[:-1]):
             raise bad_request(
-                f"A part other than the last part has less than {SMALLEST_PART} bytes; send larger parts."
+                f"A part other than the last part has fewer than {SMALLEST_PART} bytes; send larger parts."
             )
         item = self._buckets.combine(_opened(there[count] for count in named), bucket, name, _asked(call).query)
         self._end(call)
@@ -148,14 +148,14 @@ def _public(bucket: str, name: str, byte_range: str) -> Response:
 
 
 def _opened(files: Iterable[Path]) -> Iterator[BinaryIO]:
-    """Open the files one after another. Yield each open file, and close a file before opening the next file."""
+    """Open the files one after another. Yield each open file, and close it before opening the next one."""
     for path in files:
         with path.open("rb") as file:
             yield file
 
 
 def _asked(call: Call, **more: str) -> Call:
-    """Convert an XML API call to a JSON API call with the same preconditions and additional parameters."""
+    """Convert an XML API call to a JSON API call with the same preconditions, and add the parameters in `more`."""
     sent = {name: call.headers[header] for header, name in CONDITIONS.items() if header in call.headers}
     sent |= {"generation": call.query["generation"]} if "generation" in call.query else {}
     return replace(call, query=QueryParams({**sent, **more}))
@@ -190,6 +190,6 @@ def _part(file: Path) -> str:
 
 
 def _xml(tag: str, *inside: str, **values: object) -> str:
-    """Return an XML element that contains an element for each value, and then the elements in `inside`."""
+    """Return an XML element that contains one element for each value, followed by the elements in `inside`."""
     texts = (f"<{key}>{escape(str(value))}</{key}>" for key, value in values.items())
     return f"<{tag}>{''.join((*texts, *inside))}</{tag}>"

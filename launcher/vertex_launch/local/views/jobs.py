@@ -1,4 +1,4 @@
-"""Provides data about jobs to the web page, and prints a line on the terminal for each change of a job."""
+"""Provides job data to the web page, and prints a line in the terminal whenever a job changes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def everything(store: Store) -> list[Resource]:
 
 
 def newest(resources: Sequence[Resource], count: int) -> list[Resource]:
-    """Return the `count` newest jobs, with the newest job first."""
+    """Return the `count` newest jobs, newest first."""
     return nlargest(count, resources, key=lambda resource: str(resource.get("createTime", "")))
 
 
@@ -45,7 +45,7 @@ def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
 def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Sequence[Resource]) -> dict[str, Any]:
     """Return the data of a job for the web page.
 
-    Missing fields are "" or empty lists, and times have the API's format.
+    Missing fields are "" or empty lists, and times are in the API's format.
     """
     _, project, _, location, collection, id = resource["name"].split("/")
     spec = resource.get("jobSpec") or resource.get("trialJobSpec") or {}
@@ -97,8 +97,5 @@ def change(job: Resource) -> Text:
 
 
 def event(id: str, name: str, line: str) -> Text:
-    """Return a line about an event, such as `12:03:04 customJobs/17 digits: workerpool1-0 was preempted.
-
-    Restarting the job`.
-    """
+    """Return a line about an event, such as `12:03:04 customJobs/17 digits: workerpool1-0 is preempted`."""
     return Text(f"{time.strftime('%H:%M:%S')} customJobs/{id} {printable(name)}: {printable(line)}")

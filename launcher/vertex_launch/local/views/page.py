@@ -1,6 +1,6 @@
 """Serves the read-only web page of the local Vertex, which shows all jobs, their merged logs, and their curves.
 
-Job names and log lines are untrusted, so the page shows names and lines as plain text. The browser runs only the page's
+Job names and log lines are untrusted, so the page shows them as plain text. The browser runs only the page's
 own script.
 Source: Content Security Policy Level 3, and Trusted Types, both W3C.
 """
@@ -95,7 +95,7 @@ def shown(file: Path) -> Handler:
 
 
 def part(path: Path, start: int) -> dict[str, Any]:
-    """Return the last lines and all metrics from one part of a journal. The part begins at byte `start`."""
+    """Return the last lines and all metrics from the chunk of a journal that begins at byte `start`."""
     data = b""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:  # the job hasn't printed a line yet
         file.seek(start)
@@ -134,7 +134,7 @@ def reported(store: Store, id: str) -> Points:
 
 
 def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
-    """Return a log line as a terminal shows the line, but without colors."""
+    """Return a log line as a terminal shows it, but without colors."""
     message = payload.get("message")
     text = plain(message if isinstance(message, str) else entry["line"])
     shown = text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} ... ({len(text)} characters)"
@@ -143,7 +143,7 @@ def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
 
 
 def _collect(payload: dict[str, Any], points: Points) -> None:
-    """Add the numbers in a report to `points`. A line without a step isn't a report."""
+    """Add the numbers that a line reports to `points`. Ignore lines without a step."""
     step = _number(payload.get("step"))
     if step is None:
         return
@@ -154,14 +154,14 @@ def _collect(payload: dict[str, Any], points: Points) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number as a float. Return None for booleans, for integers that are too large, and for other values."""
+    """Return a number as a float. Return None for booleans, integers that are too large, and other values."""
     with contextlib.suppress(OverflowError):
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     return None
 
 
 def _answer(call: Call, content: Any) -> Response:
-    """Return content as JSON. If the browser already has this content, return status 304."""
+    """Return content as JSON, or status 304 if the browser already has it."""
     body = json.dumps(content, default=vars, separators=(",", ":")).encode()
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = HEADERS | {"ETag": tag}

@@ -1,7 +1,7 @@
-"""Provides interactive shells in the replicas of jobs that set enableWebAccess, through a page with a terminal.
+"""Serves a web terminal for interactive shells in the replicas of jobs that set enableWebAccess.
 
 A shell has the permissions of the user who owns the local Vertex process. The shell's URL contains a secret, and only
-the page at this URL may connect to the shell.
+the page at this URL can connect to the shell.
 Source: Vertex AI, "Monitor and debug training with an interactive shell", mid 2026.
 """
 
@@ -54,7 +54,7 @@ async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> 
 
 @contextlib.asynccontextmanager
 async def _ends(master: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.WriteTransport]]:
-    """Open the user's end of a terminal. When the user's end is closed, the shell at the other end exits."""
+    """Open the user's end of a terminal. When it is closed, the shell at the other end exits."""
     loop, screen = asyncio.get_running_loop(), asyncio.StreamReader()
     seen, typed = io.FileIO(os.dup(master), "rb"), io.FileIO(master, "wb")
     output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(screen), seen)
@@ -78,7 +78,7 @@ async def _type(socket: WebSocket, keyboard: asyncio.WriteTransport) -> None:
 
 
 async def _first(*ways: Coroutine[Any, Any, None]) -> None:
-    """Run all coroutines concurrently until the first coroutine ends."""
+    """Run all coroutines concurrently until the first one ends."""
     tasks = [asyncio.create_task(way) for way in ways]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -34,12 +34,12 @@ class Authority:
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def bundle(self, environ: Mapping[str, str]) -> bytes:
-        """Return the certificate authorities that this shell trusts, and this authority, in PEM format."""
+        """Return the certificates of this authority and of the authorities that the shell trusts, in PEM format."""
         shell = next((environ[name] for name in BUNDLES if Path(environ.get(name, "")).is_file()), certifi.where())
         return Path(shell).read_bytes() + b"\n" + self._certificate.public_bytes(Encoding.PEM)
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return a server's TLS context for a host. Only clients that require HTTP/2, such as gRPC, use HTTP/2."""
+        """Return a server's TLS context for a host. Only clients that require HTTP/2, such as gRPC, use it."""
         if host not in self._contexts:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.set_alpn_protocols(["http/1.1", "h2"])

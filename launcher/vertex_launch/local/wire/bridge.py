@@ -76,7 +76,7 @@ class Bridge(grpc.GenericRpcHandler):
 
 
 def serve(endpoint: str, host: str) -> int:
-    """Start a gRPC server without TLS, which runs until the process exits. Return the server's port."""
+    """Start a gRPC server without TLS that runs until the process exits. Return the server's port."""
     server = grpc.server(ThreadPoolExecutor(THREADS), handlers=[Bridge(endpoint)])
     port: int = server.add_insecure_port(f"{host}:0")
     server.start()
@@ -86,14 +86,14 @@ def serve(endpoint: str, host: str) -> int:
 
 
 def _request(stub: Any, body: bytes) -> Any:
-    """Convert the bytes of a gRPC request to a request for the REST call. Raises ApiError if a field is unknown."""
+    """Convert a serialized gRPC request to a request for the REST call. Raises ApiError if a field is unknown."""
     kind = inspect.signature(stub.__call__).parameters["request"].annotation
     request = kind() if issubclass(kind, Message) else kind.pb(kind())
     request.ParseFromString(body)
     size = request.ByteSize()
     request.DiscardUnknownFields()
     if request.ByteSize() != size:
-        fault = "the request has fields of a later google-cloud-aiplatform release than the local Vertex uses"
+        fault = "the request has fields from a later google-cloud-aiplatform release than the local Vertex uses"
         raise ApiError("INVALID_ARGUMENT", f"{fault}; install the same release in the replica")
     for field in request.DESCRIPTOR.fields:
         if field.message_type is field_mask_pb2.FieldMask.DESCRIPTOR and request.HasField(field.name):
@@ -113,7 +113,7 @@ def _abort(context: grpc.ServicerContext, answer: Mapping[str, Any]) -> None:
 
 
 def _bytes(response: Any) -> bytes:
-    """Convert a response to bytes. The response can be a wrapped message, a plain message or None."""
+    """Convert a response to bytes. The response can be a wrapped message, a plain message, or None."""
     if response is None:
         return b""
     pb = type(response).pb(response) if hasattr(type(response), "pb") else response

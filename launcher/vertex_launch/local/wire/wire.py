@@ -3,7 +3,7 @@
 A client in a replica connects to Google as usual. The proxy accepts the connection with a certificate that the replicas
 trust, and forwards the requests to the local Vertex. A replica's tokens never leave the machine.
 
-The proxy is also the metadata server, from which Google's clients read a replica's project, zone and service account.
+The proxy is also the metadata server, from which Google's clients read a replica's project, zone, and service account.
 Source: Compute Engine documentation, "About VM metadata" and "Predefined metadata keys", 2026.
 """
 
@@ -52,7 +52,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Wire:
-    """The proxies for the jobs of this process.
+    """The proxies for the jobs that this process runs.
 
     Each proxy has its own port. If the endpoint is "", the proxies serve only buckets.
     """
@@ -65,7 +65,7 @@ class Wire:
 
     @contextlib.contextmanager
     def of_job(self, job: Job, job_id: str, context: Context) -> Iterator[Context]:
-        """Run a job's proxy during the block. Yield the context with environment variables that select the proxy."""
+        """Run a job's proxy in the `with` block. Yield the context with environment variables that select the proxy."""
         values = _metadata(for_local(context.settings), job.spec.service_account)
         bundle = private(context.state_dir.of_replicas(job_id)) / BUNDLE
         with open(bundle, "wb", opener=private_file) as file:
@@ -159,7 +159,7 @@ class Wire:
 
 @functools.cache
 def _server(protocol: str, endpoint: str, buckets: Path) -> int:
-    """Return the port of the server for a protocol. The first call for a protocol starts the server.
+    """Return the port of the server for a protocol. The first call for a protocol starts it.
 
     If the endpoint is "", the server serves only the buckets.
     """
@@ -193,7 +193,7 @@ def _storage(buckets: Path) -> str:
 
 
 def _metadata(settings: Settings, account: str) -> dict[str, Any]:
-    """Return the metadata server's values for a service account. The account "" is the project's default account."""
+    """Return the metadata server's values for a service account. The account "" means the project's default account."""
     number = project_number(settings.project)
     email = account or f"{number}-compute@developer.gserviceaccount.com"
     own = {"aliases": ["default"], "email": email, "scopes": [*SCOPES], "token": json.dumps(TOKEN)}
@@ -210,9 +210,9 @@ def _metadata(settings: Settings, account: str) -> dict[str, Any]:
 
 
 def _value(value: Any, path: str) -> str | None:
-    """Return the value at a path in a tree. Return None if the path doesn't exist.
+    """Return the value at a path in the metadata tree, or None if the path doesn't exist.
 
-    For a folder, return the folder's keys. If the path ends with ?recursive=true, return the folder as JSON.
+    For a folder, return its keys. If the path ends with ?recursive=true, return the folder as JSON.
     """
     path, _, query = path.partition("?")
     for part in filter(None, path.split("/")):

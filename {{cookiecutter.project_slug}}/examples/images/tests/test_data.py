@@ -41,13 +41,15 @@ def test_a_sample_is_read_as_it_was_written(shape: tuple[int, int, int]) -> None
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        (np.zeros((8, 8), np.uint8), r"uint8 of shape \(8, 8\)"),
-        (np.zeros((8, 8, 1), np.float32), r"float32 of shape \(8, 8, 1\)"),
-        (np.zeros((1, 8, 8, 1), np.uint8), r"uint8 of shape \(1, 8, 8, 1\)"),
+        (np.zeros((8, 8), np.uint8), r"uint8 and shape \(8, 8\)"),
+        (np.zeros((8, 8, 1), np.float32), r"float32 and shape \(8, 8, 1\)"),
+        (np.zeros((1, 8, 8, 1), np.uint8), r"uint8 and shape \(1, 8, 8, 1\)"),
     ],
 )
 def test_an_image_of_another_type_or_shape_is_refused_when_it_is_written(image: np.ndarray, words: str) -> None:
-    with pytest.raises(TrainerError, match=rf"{words}, but must be uint8 of shape \(height, width, channels\)"):
+    with pytest.raises(
+        TrainerError, match=rf"{words}, but must have dtype uint8 and shape \(height, width, channels\)"
+    ):
         data.encode(Sample(image, 0))
 
 

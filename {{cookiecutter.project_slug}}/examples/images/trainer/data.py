@@ -1,8 +1,8 @@
-"""YOURS: defines a sample, its encoding, and its batches. In this example, a sample is an image with one label.
+"""YOURS: a sample, its encoding, and its batches. In this example, a sample is an image with one label.
 
-`trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches with `augment` and `collate`.
-No other code depends on the definition of a sample. All arrays in this file are NumPy arrays, so this file works with
-any framework.
+`trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches. No
+other code depends on the definition of a sample. All arrays in this file are NumPy arrays, so this file works with any
+framework.
 """
 
 import struct
@@ -32,12 +32,12 @@ class DataFlags:
     classes: int = 10
     """Number of classes. Each label is at least 0 and less than this number."""
     noise: float | None = None
-    """Standard deviation of the Gaussian noise on training pixels (0 to 1).
+    """Standard deviation of the Gaussian noise on training pixels, if pixels range from 0 to 1.
     The default is 0.1 for "digits", and 0 for all other data."""
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield an error phrase with the flag's name for each invalid value."""
+    """Yield an error message with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 
@@ -59,7 +59,8 @@ def encode(sample: Sample) -> bytes:
     image = sample.image
     if image.dtype != np.uint8 or image.ndim != 3:
         raise TrainerError(
-            f"an image is {image.dtype} of shape {image.shape}, but must be uint8 of shape (height, width, channels)"
+            f"an image has dtype {image.dtype} and shape {image.shape},"
+            " but must have dtype uint8 and shape (height, width, channels)"
         )
     return HEADER.pack(sample.label, *image.shape) + image.tobytes()
 
@@ -97,7 +98,7 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return additional counts per sample, keyed by name, for reports. `example` is a batch of one sample."""
+    """Return additional per-sample counts for reports, keyed by name. `example` is a batch of one sample."""
     return {}
 
 

@@ -49,7 +49,7 @@ def test_a_batch_has_each_byte_and_the_one_after_it() -> None:
 
 
 def test_a_sample_shorter_than_the_context_is_refused() -> None:
-    with pytest.raises(TrainerError, match="--context is 4, but must be below the 4 bytes of a sample"):
+    with pytest.raises(TrainerError, match="--context is 4, but must be less than a sample's 4 bytes"):
         data.collate([sample(b"abcde"), sample(b"ABCD")], Config(context=4))
 
 

@@ -1,8 +1,8 @@
-"""YOURS: defines a sample, its encoding, and its batches. In this example, a sample is text as bytes.
+"""YOURS: a sample, its encoding, and its batches. In this example, a sample is text, stored as bytes.
 
-`trainer/samples/` writes and reads samples with `encode` and `decode`, and makes batches with `augment` and `collate`.
-No other code depends on the definition of a sample. All arrays in this file are NumPy arrays, so this file works with
-any framework.
+`trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches. No
+other code depends on the definition of a sample. All arrays in this file are NumPy arrays, so this file works with any
+framework.
 """
 
 import sysconfig
@@ -34,13 +34,13 @@ class DataFlags:
     "stdlib" selects the source code of Python's standard library.
     """
     context: int = 32
-    """Number of bytes that the model sees at a time. This number must be less than the number of bytes in a sample."""
+    """Number of bytes that the model sees at a time. It must be less than the number of bytes in a sample."""
     steps: int = 400
     """Number of optimizer steps."""
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield an error phrase with the flag's name for each invalid value."""
+    """Yield an error message with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "context")
 
 
@@ -64,7 +64,7 @@ def decode(record: bytes) -> Sample:
 
 
 def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> Sample:
-    """Return a random part of the sample.
+    """Drop a random number of bytes from the start of the sample.
 
     The state of `random` depends only on the seed and the sample's position in the run.
     """
@@ -76,13 +76,13 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
     """Make a batch from these samples. Raises TrainerError if a sample isn't longer than the context."""
     shortest = min(len(sample.text) for sample in samples)
     if shortest <= config.context:
-        raise TrainerError(f"--context is {config.context}, but must be below the {shortest} bytes of a sample")
+        raise TrainerError(f"--context is {config.context}, but must be less than a sample's {shortest} bytes")
     text = np.stack([sample.text[: config.context + 1] for sample in samples])
     return Batch(text[:, :-1].astype(np.int32), text[:, 1:].astype(np.int64))
 
 
 def counts(config: DataFlags, example: Batch) -> dict[str, int]:
-    """Return additional counts per sample, keyed by name, for reports. `example` is a batch of one sample."""
+    """Return additional per-sample counts for reports, keyed by name. `example` is a batch of one sample."""
     return {"tokens": example.inputs.shape[1]}
 
 

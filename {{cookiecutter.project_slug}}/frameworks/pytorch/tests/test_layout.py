@@ -1,4 +1,4 @@
-"""Tests the mesh for valid flags, and the errors for flags that don't match the machines, the model or other flags."""
+"""Tests the mesh for valid flags, and the errors for flags that don't match the machines, the model, or other flags."""
 
 from typing import Any
 

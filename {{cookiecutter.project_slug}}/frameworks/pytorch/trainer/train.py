@@ -1,4 +1,4 @@
-"""Contains the training loop as the functions `run`, `train` and `train_step`, from top to bottom."""
+"""Contains the training loop, from the outermost function `run` to the innermost function `train_step`."""
 
 from functools import partial
 
@@ -36,7 +36,7 @@ def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train from the latest complete checkpoint until the last step.
+    """Train from the latest complete checkpoint to the last step.
 
     If there is no checkpoint, train from the first step.
 
@@ -70,9 +70,9 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 
 
 def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, world: World) -> Totals:
-    """Run an optimizer step on this process's share of the global batch.
+    """Run an optimizer step on this process's slice of the global batch.
 
-    Returns the sums of the loss and the metrics over the samples of this share.
+    Returns the sums of the loss and the metrics over the samples of this slice.
     """
     torch.manual_seed(step_seed(config, state.step, world.data_rank))
     totals = strategy.forward_backward(config, state.net, batch, world)

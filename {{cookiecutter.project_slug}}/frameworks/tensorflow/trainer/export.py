@@ -32,12 +32,12 @@ class Exported(NamedTuple):
 
 
 def finish(job: Job, trained: Answers) -> None:
-    """Export the model from the last checkpoint. With every strategy, a checkpoint contains the complete model.
+    """Export the model from the last checkpoint. A checkpoint contains the complete model, whichever strategy saved it.
 
     The exported model computes in float32, so its outputs don't depend on the compute dtype that --precision selects.
 
     Raises:
-        TrainerError: if the checkpoint is damaged, or if the losses of the exported model and the trained model differ.
+        TrainerError: if the checkpoint is damaged, or if the losses of the exported and the trained model differ.
     """
     target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
     net, samples = new(job)
@@ -73,7 +73,8 @@ def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
 
     Args:
         net: the trained model, built outside a strategy's scope.
-        inputs: samples with shape (n, ...). The exported model accepts any n, and any size that the model doesn't fix.
+        inputs: samples with shape (n, ...). The exported model accepts any n, and any size of a dimension that the
+            model doesn't fix.
         folder: the folder for the exported model.
 
     Raises:
@@ -87,7 +88,7 @@ def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
 
 
 def load(folder: Path) -> Exported:
-    """Load an exported model. The loaded model runs on the CPU, because a GPU may round differently in each call.
+    """Load an exported model. The loaded model runs on the CPU, because a GPU might round differently in each call.
 
     Raises:
         TrainerError: if the folder doesn't contain an exported model.

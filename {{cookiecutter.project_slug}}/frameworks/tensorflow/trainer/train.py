@@ -1,4 +1,4 @@
-"""Contains the training loop as the functions `run`, `train` and `train_step`, from top to bottom."""
+"""Contains the training loop, from the outermost function `run` to the innermost function `train_step`."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
 
 
 def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Values, Answers]:
-    """Train from the latest complete checkpoint until the last step.
+    """Train from the latest complete checkpoint to the last step.
 
     If there is no checkpoint, train from the first step.
 
@@ -73,7 +73,7 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 def train_step(
     config: Config, strategy: Strategy, state: State, batch: Batch, world: World
 ) -> tuple[Totals, tf.Tensor]:
-    """Run an optimizer step on one device, with the device's share of the global batch.
+    """Run an optimizer step on one device, with its slice of the global batch.
 
     Returns the sums of the loss and the metrics over the samples of all devices. Also returns the communication time,
     in seconds, that didn't overlap with this device's computation.

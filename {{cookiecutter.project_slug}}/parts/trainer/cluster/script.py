@@ -1,4 +1,4 @@
-"""Finds your own script or module before the roll call at startup, and runs this program as `__main__`."""
+"""Finds your own script or module before the roll call at startup, and then runs it as `__main__`."""
 
 import os
 import resource
@@ -28,7 +28,7 @@ class ScriptError(TrainerError):
 
 @dataclass(frozen=True)
 class Script:
-    """A script file, or a module that follows -m, and the program's arguments."""
+    """A script file, or a module that follows -m, and its arguments."""
 
     name: str
     args: tuple[str, ...] = ()
@@ -62,18 +62,16 @@ class Script:
 def require_joined(joined: bool, processes: int, fix: str) -> None:
     """Raise ScriptError if the script ran in several processes that exited with code 0 without joining each other.
 
-    If the script mainly ran other programs, don't raise an error, because this process can't determine whether the
-    other programs joined each other.
+    If the script mainly ran other programs, don't raise an error, because this process can't determine whether they
+    joined each other.
     """
     own, others = (resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     if processes > 1 and not joined and others < own / 2:
-        raise ScriptError(
-            f"{processes} processes ran, but didn't join each other, so each process trained alone. {fix}"
-        )
+        raise ScriptError(f"{processes} processes ran, but didn't join each other, so each one trained alone. {fix}")
 
 
 def find(argv: Sequence[str]) -> Script:
-    """Return the script or module that a command line specifies. Raises ScriptError if the program doesn't exist."""
+    """Return the script or module that the command line specifies. Raises ScriptError if it doesn't exist."""
     is_module, words = argv[:1] == ["-m"], argv[argv[:1] == ["-m"] :]
     if not words:
         raise ScriptError(f"the command doesn't specify a script; use {USAGE}")

@@ -1,1 +1,1 @@
-"""Scores a run's checkpoints in a replica of pool 3 while the training continues."""
+"""Scores a run's checkpoints in a replica of pool 3 while training continues."""

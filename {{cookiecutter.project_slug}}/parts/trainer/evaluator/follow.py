@@ -1,11 +1,11 @@
-"""Scores each checkpoint of a run while the training continues, and marks the best checkpoint.
+"""Scores each checkpoint of a run while training continues, and marks the best one.
 
 An evaluator isn't part of the training cluster. The evaluator reads only the checkpoints in the job's folder. The
-training replicas read only which checkpoint the evaluator has marked as the best, so that they don't remove this
-checkpoint. Therefore, the evaluator and the training replicas don't wait for each other.
+training replicas read only the evaluator's marker for the best checkpoint, so that they don't remove this checkpoint.
+Therefore, the evaluator and the training replicas don't wait for each other.
 
-The evaluator scores the oldest checkpoint first, because TensorBoard drops points that arrive after points of later
-steps. If the evaluator is slower than the training, some checkpoints are removed before the evaluator scores them.
+The evaluator scores the oldest checkpoint first, because TensorBoard drops points that arrive after points for later
+steps. If the evaluator is slower than training, some checkpoints are removed before the evaluator scores them.
 """
 
 import math
@@ -60,11 +60,11 @@ def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job],
 
 
 def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
-    """Score checkpoints until the training is complete. TensorBoard shows the results as a separate run.
+    """Score checkpoints until training is complete. TensorBoard shows the results as a separate run.
 
     After SIGTERM, the evaluator exits with code 143, not with code 0. Vertex AI also sends SIGTERM when it preempts the
-    machine, and in this case, Vertex AI must not treat the evaluator as finished. After the job has ended, the exit
-    code doesn't matter.
+    machine, in which case it must not treat the evaluator as finished. After the job has ended, the exit code doesn't
+    matter.
 
     Raises:
         TrainerError: If held-out shards are missing, or if a checkpoint doesn't match the model.
@@ -117,7 +117,7 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
 
 
 def mark_best(root: Path, results: Mapping[int, Metrics], marked: Path | None) -> Path | None:
-    """Mark the existing checkpoint with the smallest finite held-out loss as the best checkpoint.
+    """Mark the existing checkpoint with the smallest finite held-out loss as the best one.
 
     Return the marked checkpoint. If no existing checkpoint has a finite loss, return `marked`.
     """
@@ -149,7 +149,7 @@ def read_results(root: Path) -> dict[int, Metrics]:
 def _attempt(score: Score, folder: Path, *, is_last: bool) -> Metrics | None:
     """Return the checkpoint's metrics.
 
-    Return None if the checkpoint was removed or is damaged, or if a later attempt may succeed.
+    Return None if the checkpoint was removed or is damaged, or if a later attempt might succeed.
     """
     problem = commit_marker.why_corrupt(folder)
     try:

@@ -21,7 +21,7 @@ def _fail(*_: object) -> None:
 
 
 def _run_hidden() -> None:
-    """Run the sitecustomize module of the image, which this module hides."""
+    """Run the image's sitecustomize module, which this module hides."""
     spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != os.path.dirname(__file__)])
     if spec and spec.loader:
         spec.loader.exec_module(module_from_spec(spec))

@@ -1,10 +1,10 @@
 """Gives a replica a private file system like that of a container, which is discarded when the replica exits.
 
 The root of the replica's file system is a new folder. Each folder that the current user owns receives a layer, which is
-an overlay that stores changes in the scratch folders. Other folders are mounted without a layer, and the current user
-can't change these folders. Some folders can't have a layer but contain a folder that requires a layer. Such a folder is
-replaced by a new folder with the same entries. Temporary folders such as /tmp are empty. Replicas share the launcher's
-folder, the Python environment, the buckets at /gcs, and NFS mounts.
+an overlay that stores changes in the scratch folders. Other folders, which the current user can't change, are mounted
+without a layer. Some folders can't have a layer but contain a folder that requires one. Such a folder is replaced by a
+new folder with the same entries. Temporary folders such as /tmp are empty. Replicas share the launcher's folder, the
+Python environment, the buckets at /gcs, and NFS mounts.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Layers:
         self.root.mkdir(exist_ok=True)
 
     def enter(self) -> None:
-        """Create the file system of the replica, and make this process enter the file system.
+        """Create the replica's file system, and make this process enter it.
 
         Only a process in its own mount namespace may call this method.
         """
@@ -79,7 +79,7 @@ class Layers:
         os.chdir(self._cwd)
 
     def _show_mounts(self, folder: Path) -> None:
-        """Mount the file systems inside a folder again, because a layer over the folder hides these file systems."""
+        """Remount the file systems inside a folder, because a layer over the folder hides them."""
         for mounted in self._mounted:
             if folder in mounted.parents and (mounted in KERNEL or not self._cover(mounted)):
                 self._bind(mounted, mounted)
@@ -90,7 +90,7 @@ class Layers:
                 self._show(Path(entry.path))
 
     def _show(self, path: Path) -> None:
-        """Make a path visible in the new root. If the path is a folder that supports a layer, add a layer."""
+        """Make a path visible in the new root. If the path is a folder that supports a layer, add one."""
         if path in self._empty:
             return
         if path.is_symlink():
@@ -106,7 +106,7 @@ class Layers:
             self._bind(path, path)
 
     def _cover(self, place: Path) -> bool:
-        """Make a folder visible through a layer. Return False if the system doesn't permit the layer."""
+        """Make a folder visible through a layer. Return False if the system doesn't permit it."""
         if self._layered:
             with contextlib.suppress(OSError):
                 layer = self._scratch.layer(place)
@@ -139,7 +139,7 @@ class Layers:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether the current user owns a folder, because an overlay can store changes only to such a folder."""
+    """Return whether the current user owns a folder. An overlay can store changes only to such folders."""
     return os.access(folder, os.W_OK) and os.getuid() in (0, folder.stat().st_uid)
 
 
@@ -152,7 +152,7 @@ def _mounted() -> Iterator[Path]:
 
 
 def _paths(words: Iterable[str]) -> Iterator[Path]:
-    """Yield all existing folders that search paths such as PATH contain."""
+    """Yield all existing folders in search paths such as PATH."""
     for path in (Path(part) for word in words for part in word.split(os.pathsep)):
         if path.is_absolute() and path.is_dir():
             yield path.resolve()
@@ -165,7 +165,7 @@ def mount(source: str, target: Path, kind: str | None, flags: int = 0, options: 
 
 
 def check(result: int, call: str) -> None:
-    """Raise OSError if a call of libc failed."""
+    """Raise OSError if a libc call failed."""
     if result:
         number = ctypes.get_errno()
         raise OSError(number, f"{call}: {os.strerror(number)}")

@@ -1,4 +1,4 @@
-"""Creates sentences about the files that are discarded when a replica exits."""
+"""Describes the files that are discarded when a replica exits."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ OF_TOOLS = re.compile(
 
 
 def in_scheme(paths: Iterable[Path]) -> str:
-    """Return a sentence about the files in a folder named gs:. Return "" if there are no such files."""
+    """Return a sentence about the files in a folder named `gs:`, or "" if there are none."""
     found = sorted(path for path in paths if SCHEME in path.parts)
     if not found:
         return ""
@@ -28,9 +28,9 @@ def in_scheme(paths: Iterable[Path]) -> str:
 
 
 def discarded(paths: Iterable[Path], cwd: Path, home: Path) -> str:
-    """Return a line that lists discarded files. Return "" if no files were discarded.
+    """Return a line that lists the discarded files, or "" if there are none.
 
-    Files in the working directory come first in the list.
+    Files in the working directory come first.
     """
     own = {cwd: ("", "the working directory"), home: ("~/", "the home folder")}
     found = []

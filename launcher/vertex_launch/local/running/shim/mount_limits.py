@@ -37,10 +37,10 @@ MACHINES = {
     "Linux aarch64": (0xC00000B7, 277, {38: "renameat", 276: "renameat2", 37: "linkat"}),
 }
 
-FUSE, DEFAULT = ": Cloud Storage FUSE", "the default of gcsfuse, probably also on Vertex AI"
-COMPLETE = "Write files with their final names, and then a file that marks these files as complete"
-FOLDER = f"{FUSE} can't rename a folder with files in a bucket without hierarchical namespace ({DEFAULT}). {COMPLETE}"
-LARGE = f"{FUSE} renames folders with files only on this machine type, one file at a time ({DEFAULT}). {COMPLETE}"
+FUSE, DEFAULT = ": Cloud Storage FUSE", "the gcsfuse default, probably also on Vertex AI"
+COMPLETE = "Write files under their final names, and then write a file that marks them as complete"
+FOLDER = f"{FUSE} can't rename a nonempty folder in a bucket without a hierarchical namespace ({DEFAULT}). {COMPLETE}"
+LARGE = f"{FUSE} renames nonempty folders only on this machine type, one file at a time ({DEFAULT}). {COMPLETE}"
 LINK = f"{FUSE} doesn't support hard links. Copy the file instead"
 BUCKETS = f"{FUSE} can't move files to another bucket. Copy the file instead"
 OPEN = (
@@ -74,7 +74,7 @@ class MountLimits:
         return [sentence for sentence, refused in self._notes.items() if failed or not refused]
 
     def answer(self) -> None:
-        """Let one system call continue, or make the system call return an error."""
+        """Let one system call continue, or make it return an error."""
         notice = bytearray(struct.calcsize(NOTICE))
         with contextlib.suppress(OSError):  # the calling process has ended
             fcntl.ioctl(self._listener, RECEIVE, notice)
@@ -85,7 +85,7 @@ class MountLimits:
             fcntl.ioctl(self._listener, SEND, struct.pack(ANSWER, number, 0, -error, 0 if error else CONTINUE))
 
     def _error(self, process: int, call: str, arguments: list[int]) -> int:
-        """Return the error number for a system call. Return 0 if the system call is permitted."""
+        """Return the error number for a system call, or 0 if the call is permitted."""
         # In calls with "at" in the name, a folder precedes each path.
         words = arguments if "at" in call else [CURRENT_FOLDER, arguments[0], CURRENT_FOLDER, arguments[1]]
         name, new_name = self._object(process, *words[:2]), self._object(process, *words[2:4])
@@ -110,7 +110,7 @@ class MountLimits:
         return error
 
     def _object(self, process: int, at: int, address: int) -> str:
-        """Return BUCKET/NAME for a path of a process. Return "" if the path isn't in a bucket."""
+        """Return BUCKET/NAME for a process's path, or "" if the path isn't in a bucket."""
         head, name = os.path.split(_path(process, at, address, self._root))
         root = os.open(f"/proc/{process}/root", os.O_PATH)
         how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT)
@@ -130,7 +130,7 @@ class MountLimits:
 
 
 def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
-    """Request notifications of these system calls, and return the file descriptor on which notifications arrive."""
+    """Request notifications about these system calls, and return the file descriptor on which they arrive."""
     sys.dont_write_bytecode = True  # writing bytecode includes a rename
     count = len(calls)
     program = [(LOAD, 0, 0, 4), (IF_EQUAL, 0, count + 1, machine), (LOAD, 0, 0, 0)]  # allow other architectures

@@ -1,4 +1,4 @@
-"""Defines the launcher's order to the shim, which is the JSON argument before the command."""
+"""Defines `Order`, which the launcher passes to the shim as the JSON argument before the command."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

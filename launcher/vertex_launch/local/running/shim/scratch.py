@@ -1,7 +1,7 @@
 """Creates and removes temporary folders for the files that a replica writes.
 
-The folders are created, read, and removed outside the replica's mount namespace. Therefore, removing the folders can't
-remove other files.
+The folders are created, read, and removed outside the replica's mount namespace. Therefore, their removal can't affect
+other files.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ TRIALS = 50  # attempts to remove a folder, 0.1 s apart, because killed processe
 class Scratch:
     """The temporary folders of a replica, on disk and in memory. They contain a layer for each private folder.
 
-    A separate process removes the temporary folders when this process exits, even if this process is killed. The
-    separate process starts before the replica's mount namespace exists and never enters the namespace.
+    A separate process removes the temporary folders when this process exits, even if it is killed. The separate process
+    starts before the replica's mount namespace exists and never enters it.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Scratch:
         self._ours.recv(1)  # returns when the other process exits
 
     def layer(self, place: Path) -> Path:
-        """Create a layer for the files that a replica writes to a folder. Return the path of the layer."""
+        """Create a layer for the files that a replica writes to a folder. Return the layer's path."""
         layer = Path(tempfile.mkdtemp(dir=self._folders[place if place in self._folders else DISK]))
         (layer / PLACE).symlink_to(place)
         (layer / WORK).mkdir()
@@ -56,9 +56,9 @@ class Scratch:
         return layer
 
     def files(self) -> Iterator[Path]:
-        """Yield the paths of written files in the replica's file system.
+        """Yield the paths of the files that the replica wrote to its file system.
 
-        Skip empty files, because tools often leave empty files.
+        Skip empty files, because tools often leave them behind.
         """
         for place, folder in self.layers():
             for parent, _, names in os.walk(folder):
@@ -75,7 +75,7 @@ class Scratch:
 
 
 def _remove_at_end(other: socket.socket, folders: list[Path]) -> None:
-    """Remove temporary folders when the other process exits or requests the removal."""
+    """Remove temporary folders when the other process exits or requests their removal."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):

@@ -4,7 +4,7 @@ Comparing parameters isn't enough, because a model may also use other values, su
 Comparing losses also detects differences in such values.
 
 This module doesn't compare processes along the mesh dimension `tensor`. Each process along `tensor` computes its own
-gradients for shared parameters, and GPUs may round these gradients differently.
+gradients for shared parameters, and GPUs may round them differently.
 """
 
 import math
@@ -45,7 +45,7 @@ def require_no_divergence(
     The error lists the replicas that differ from the majority. If there is no majority, the error lists all replicas.
 
     Args:
-        saved: the name of the latest checkpoint, or an empty string if there is no checkpoint.
+        saved: the name of the latest checkpoint, or an empty string if no checkpoint exists.
         names: the names of the replicas or processes.
         digests: the digests of all tensors for each replica or process, keyed by tensor name.
 
@@ -66,7 +66,7 @@ def require_no_divergence(
 
 
 class Answers(NamedTuple):
-    """The losses of a model on the first held-out samples, for comparison with the losses of a different model."""
+    """The losses of a model on the first held-out samples, for comparison with those of another model."""
 
     losses: Sequence[float]
     tolerance: float = EXACT
@@ -83,10 +83,10 @@ class Answers(NamedTuple):
 
 
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
-    """Compute a model's losses twice. If both results are equal, return the losses.
+    """Compute a model's losses twice. If both results are equal, return them.
 
-    If the results differ, return NaNs, which match any losses. Losses can't be compared if the model draws random
-    numbers during evaluation.
+    Otherwise, return NaNs, which match any losses. Losses can't be compared if the model draws random numbers during
+    evaluation.
     """
     first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
     answers = Answers(first, tolerance)
@@ -94,7 +94,7 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes or machines with the first nonempty losses.
+    """Compare the losses of all processes or machines with the first losses that aren't empty.
 
     Returns the first nonempty losses.
 
@@ -110,7 +110,7 @@ def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[s
 
 
 def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, int]]:
-    """Return the tensor digests of a group of processes that have diverged, keyed by rank.
+    """Return the tensor digests of a diverged group of processes, keyed by rank.
 
     If no process has diverged, return an empty dictionary.
 
@@ -129,9 +129,9 @@ def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, 
 
 
 def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield this process's part of each parameter and its moments.
+    """Yield this process's part of each parameter and of its moments.
 
-    The function doesn't yield buffers, because buffers such as BatchNorm's running means may differ.
+    Buffers are skipped, because some of them, such as BatchNorm's running means, may differ.
     """
     for name, parameter in net.named_parameters():
         moments = {f"{name}.{moment}": value for moment, value in state.optimizer.state.get(parameter, {}).items()}
@@ -142,7 +142,7 @@ def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
-    """Compare the buffers of the initial models in all processes, including buffers that aren't in the state dict.
+    """Compare the buffers of the initial models in all processes, including those that aren't in the state dict.
 
     Every process must call this function. Raises TrainerError if buffers differ, unless --anyway is set.
     """

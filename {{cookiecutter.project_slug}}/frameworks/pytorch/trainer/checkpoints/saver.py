@@ -48,11 +48,9 @@ NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save's 
 class Checkpoints(Background):
     """Checkpoints that each process writes in a background thread.
 
-    A training step waits only until the state is copied.
-
-    The copy of the state is in host memory. If the state is on a GPU, this memory is pinned. Every process must call
-    the methods of this class at the same steps. After an error in the training loop, the background thread still
-    finishes the current checkpoint.
+    A training step waits only until the state is copied to host memory. If the state is on a GPU, this memory is
+    pinned. Every process must call the methods of this class at the same steps. After an error in the training loop,
+    the background thread still finishes the current checkpoint.
     """
 
     def __init__(self, job: Job, strategy: Strategy, world: World, samples: Fingerprint, clock: Clock) -> None:
@@ -65,7 +63,7 @@ class Checkpoints(Background):
         self._stager = new_stager(world.device)
 
     def restore(self, state: State) -> State:
-        """Load the latest complete checkpoint into the state. If there is no checkpoint, don't change the state.
+        """Load the latest complete checkpoint into the state. If there is no checkpoint, leave the state unchanged.
 
         Raises:
             TrainerError: if the checkpoint belongs to a different model or dataset, or if its step is greater than
@@ -143,7 +141,7 @@ class Checkpoints(Background):
 def new_stager(device: torch.device) -> AsyncStager:
     """Return the stager, which copies the training state to host memory.
 
-    On a GPU, the stager reuses pinned memory, because pinned memory is slow to allocate.
+    On a GPU, the stager reuses pinned memory, because allocating it is slow.
     """
     if device.type == "cuda":
         return DefaultStager(StagingOptions(use_shared_memory=False, use_async_staging=False))
@@ -153,7 +151,7 @@ def new_stager(device: torch.device) -> AsyncStager:
 def share(part: dict[str, Any], world: World) -> dict[str, Any]:
     """Return the tensors that this process writes to a checkpoint.
 
-    These tensors are the process's own shards, and some of the tensors that all processes hold.
+    These tensors are the process's own shards, and some of those that all processes hold.
     """
     bytes_of_rank, written = [0] * world.size, {}
     for name, value in part.items():
@@ -170,7 +168,7 @@ def share(part: dict[str, Any], world: World) -> dict[str, Any]:
 def write(
     copy: dict[str, Any], folder: Path, keep: int, world: World, samples: Fingerprint, buffers: Container[str]
 ) -> None:
-    """Write a checkpoint and its commit marker, and then remove all except the latest `keep` checkpoints.
+    """Write a checkpoint and its commit marker, and then remove all but the latest `keep` checkpoints.
 
     Every process must call this function.
 
@@ -244,7 +242,7 @@ def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str
 
 
 def load(state: State, net: nn.Module, folder: Path) -> str:
-    """Load a checkpoint into the state. Any strategy may have saved the checkpoint.
+    """Load a checkpoint into the state. The checkpoint may have been saved with any strategy.
 
     `net` is the unwrapped model of the state.
 
@@ -307,11 +305,11 @@ def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None
     """Load the latest complete, undamaged checkpoint, and return its folder.
 
     Each process verifies its share of the files, because the other processes might time out if the chief verified all
-    files.
+    of them.
 
     Args:
-        load: a function that loads a checkpoint. The function returns the reason if the checkpoint isn't usable, and an
-            empty string otherwise.
+        load: a function that loads a checkpoint. If the checkpoint isn't usable, the function returns the reason.
+            Otherwise, it returns an empty string.
     """
     why_corrupt = partial(commit_marker.why_corrupt, reader=world.rank, readers=world.size)
     # The chief chooses for all processes, because their views of a mounted bucket may be out of date.
@@ -331,9 +329,9 @@ def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None
 
 
 def read_model(net: nn.Module, folder: Path) -> None:
-    """Load the weights of a complete checkpoint into an unwrapped model. Any strategy may have saved the checkpoint.
+    """Load the weights of a complete checkpoint into an unwrapped model.
 
-    A single process can call this function without the other processes.
+    The checkpoint may have been saved with any strategy. A single process can call this function on its own.
 
     Raises:
         TrainerError: if the checkpoint belongs to a different model.

@@ -1,4 +1,4 @@
-"""Describes a process's device: its name, versions, memory and idle time."""
+"""Describes a process's device: its name, versions, memory, and idle time."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Handles preemption notices: all replicas agree on a step, save a checkpoint for this step, and then stop.
+"""Handles preemption notices: all replicas agree on a step, save a checkpoint for it, and then stop.
 
 Vertex AI sends SIGTERM about 30 seconds before it preempts a Spot VM.
 Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
@@ -64,8 +64,8 @@ class Told:
 class LastMoment(Told):
     """A periodic check that determines whether any process was asked to stop. All processes take part in each check.
 
-    Each check starts an all-reduce in the background, and the next check reads the result of this all-reduce. The
-    result of a check also determines when the next check is due, so all processes check at the same steps.
+    Each check starts an all-reduce in the background, and the next check reads its result. The result of a check also
+    determines when the next check is due, so all processes check at the same steps.
     """
 
     def __init__(self, cluster: Cluster, world: World) -> None:

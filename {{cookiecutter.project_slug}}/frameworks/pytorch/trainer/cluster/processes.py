@@ -1,4 +1,4 @@
-"""Starts a replica's processes, and adds each process to the process group and the device mesh.
+"""Starts a replica's processes, and adds each one to the process group and the device mesh.
 
 PyTorch's elastic agent starts one process per GPU. If there are no GPUs, the agent starts the smallest number of
 processes that the strategy supports. Ranks are static and follow the order of the replicas in the cluster. The agent
@@ -150,7 +150,7 @@ def _launch_config(cluster: Cluster, count: int, timeout: float) -> LaunchConfig
 
 
 def _free_port() -> int:
-    """Return a free port for the processes of a single replica. A different run might already use a fixed port."""
+    """Return a free port for the processes of a single replica. A fixed port might already be in use by another run."""
     with socket.socket() as server:
         server.bind(("localhost", 0))
         return int(server.getsockname()[1])
@@ -161,12 +161,12 @@ class Children(metrics.MetricHandler):
 
     Without this handler, the agent would wait forever for a process that exited early.
 
-    The agent calls `emit` each time it has checked its processes. A healthy process exits with code 0 only after all
+    The agent calls `emit` after each check of its processes. A healthy process exits with code 0 only after all
     processes have returned. Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
 
     Args:
         take_notice: True if the processes save a checkpoint after a preemption notice. `take_notice` is False for the
-            user's own program, which the agent stops as torchrun does.
+            user's own program, which the agent stops in the same way as torchrun.
     """
 
     def __init__(self, replica: str, *, take_notice: bool) -> None:
@@ -174,7 +174,7 @@ class Children(metrics.MetricHandler):
         self.were_stopped = False
 
     def _processes(self) -> set[Any]:
-        """Return all processes that the agent has started, including processes that have exited."""
+        """Return all processes that the agent has started, including those that have exited."""
         self._started.update(multiprocessing.active_children())
         return self._started
 
@@ -226,7 +226,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
 
 
 def lost_peer(error: Exception) -> str:
-    """If the error reports a lost peer, return a line about this peer. For any other error, return an empty string."""
+    """If the error reports a lost peer, return a line about it. Otherwise, return an empty string."""
     text = str(error) or type(error).__name__
     of_nccl, of_gloo = isinstance(error, dist.DistBackendError), type(error) is RuntimeError
     is_loss = (of_nccl and NCCL_LOST.search(text)) or (of_gloo and GLOO_LOST.match(text))

@@ -30,7 +30,7 @@ class Mesh:
 
     @property
     def data_size(self) -> int:
-        """The number of shares into which the global batch is split."""
+        """The data-parallel size: the number of slices of the global batch."""
         return self.sizes.get("replicate", 1) * self.sizes.get("shard", 1)
 
     def __str__(self) -> str:
@@ -68,19 +68,19 @@ class World:
 
     @property
     def data_size(self) -> int:
-        """The number of shares into which the global batch is split."""
+        """The data-parallel size: the number of slices of the global batch."""
         return self.extent("replicate") * self.extent("shard")
 
     @property
     def data_rank(self) -> int:
-        """The index of this process's share of the global batch.
+        """The index of this process's slice of the global batch.
 
-        Processes along the mesh dimensions `stage` and `tensor` have the same share.
+        Processes along the mesh dimensions `stage` and `tensor` have the same slice.
         """
         return self.rank // (self.size // self.data_size)
 
     def with_own_group(self, timeout: float) -> "World":
-        """Return a copy of this world with a separate process group, for use in a different thread.
+        """Return a copy of this world with a separate process group, for use in another thread.
 
         Two threads can't share a process group, because their collectives would interleave.
 

@@ -23,7 +23,7 @@ class ResourceEstimate:
     """The counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
 
     Sizes are in bytes per GPU. The required GPU memory is about the sum of all sizes, plus memory for the framework's
-    own buffers. For this sum, multiply each size per sample by the number of samples in a micro-batch.
+    own buffers. For this sum, multiply each per-sample size by the number of samples in a micro-batch.
     """
 
     parameters: int
@@ -39,7 +39,7 @@ class ResourceEstimate:
     A multiply-add counts as two FLOPs.
     """
     precision: str
-    """The compute dtype. Only A100, L4 and newer GPUs support bfloat16. Other GPUs compute in float32."""
+    """The compute dtype. Only A100, L4, and newer GPUs support bfloat16. Other GPUs compute in float32."""
     weight_copy_bytes: int
     """The size of the weight copies in `precision`. GPUs that compute in float32 don't need copies."""
     activation_bytes_per_sample: int
@@ -101,7 +101,7 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 
 
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
-    """Return the sizes in bytes of the weight copies and of one sample's activations, as stored for the backward pass.
+    """Return the sizes in bytes of the weight copies, and of one sample's activations for the backward pass.
 
     Kernels on a fake CPU store the same tensors as GPU kernels. Attention stores its inputs and its result, but not its
     scores.
@@ -142,7 +142,7 @@ class Kept:
         return tensor
 
     def enter(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        """Begin a block with activations that are recomputed from the block's inputs."""
+        """Begin a block whose activations are recomputed from its inputs."""
         self._now.update(tensor.untyped_storage() for tensor in inputs)
         self._of_each.append(set())
         self._now = self._of_each[-1]

@@ -1,4 +1,4 @@
-"""Clips gradients by their global norm, even if the gradients are sharded."""
+"""Clips gradients by their global norm, even if they are sharded."""
 
 import math
 from collections import defaultdict
@@ -37,7 +37,7 @@ def clip_gradients(net: nn.Module, limit: float, world: World, holders: Mapping[
 
 
 def holder_count(tensor: Tensor, world: World) -> int:
-    """Return the number of processes that hold the same part of a parameter or gradient as this process."""
+    """Return the number of processes that hold the same shard of a parameter or gradient as this process."""
     pieces = world.extent("stage")
     if isinstance(tensor, DTensor):
         cut = [not placement.is_replicate() for placement in tensor.placements]

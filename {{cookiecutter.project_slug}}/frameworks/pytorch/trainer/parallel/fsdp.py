@@ -1,4 +1,4 @@
-"""Each GPU holds a shard of the model, and gathers the weights of a block before the block's computation."""
+"""Each GPU holds a shard of the model, and gathers a block's weights before computing the block."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,8 +22,8 @@ class Flags(StrategyFlags):
     """Number of GPUs that together hold one copy of the model. The default is all GPUs. If the degree is the number of
     GPUs per machine, most traffic stays within machines."""
     reshard: bool = True
-    """Free a block's gathered weights after the forward pass, and gather the weights again for the backward pass.
-    --no-reshard makes a step faster, but requires more memory."""
+    """Free a block's gathered weights after the forward pass, and gather them again for the backward pass. --no-reshard
+    makes a step faster, but requires more memory."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree")
@@ -38,7 +38,7 @@ class FullyShard(Strategy):
         return {"replicate": -1, "shard": config.degree} if config.degree else {"shard": -1}
 
     def wrap(self, config: Flags, net: Any, world: World) -> nn.Module:
-        """Shard parameters, gradients and moments along the mesh dimension `shard`.
+        """Shard parameters, gradients, and moments along the mesh dimension `shard`.
 
         If the mesh has a dimension `replicate`, the shards are replicated along this dimension.
 

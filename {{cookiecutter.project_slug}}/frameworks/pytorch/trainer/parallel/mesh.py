@@ -1,4 +1,4 @@
-"""Lays out the mesh of processes, and rejects incompatible flags before any process waits for other processes."""
+"""Lays out the mesh of processes, and rejects incompatible flags before any process waits for the others."""
 
 import math
 import shutil
@@ -23,7 +23,7 @@ from trainer.vertex.errors import TrainerError
 def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
     """Return the mesh of processes on a job's machines.
 
-    Raises TrainerError if flags, machines and model are incompatible.
+    Raises TrainerError if flags, machines, and model are incompatible.
 
     Args:
         compiler: the C++ compiler command. If the command is empty, PyTorch uses its default compiler.
@@ -49,7 +49,7 @@ def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
 
 
 def inner(dimensions: Mapping[str, int]) -> int:
-    """Return the product of all mesh dimension sizes that are fixed."""
+    """Return the product of the sizes of all fixed mesh dimensions."""
     return math.prod(size for size in dimensions.values() if size > 0)
 
 
@@ -57,10 +57,10 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
     """Return the mesh for `machines` machines with `processes` processes each.
 
     Args:
-        net: the model, or None if the strategy doesn't inspect the model.
+        net: the model, or None if the strategy doesn't inspect it.
 
     Raises:
-        TrainerError: if the flags are incompatible with the strategy, the machines, the model or other flags.
+        TrainerError: if the flags are incompatible with the strategy, the machines, the model, or other flags.
     """
     dimensions, world = strategy.dimensions(config, processes), machines * processes
     if world % (degree := inner(dimensions)):

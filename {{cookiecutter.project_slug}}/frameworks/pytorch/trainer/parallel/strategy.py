@@ -32,18 +32,18 @@ class StrategyFlags(Config):
     strategy: Annotated[str, module_in("parallel")] = "ddp"
     recompute: bool = False
     """Store only the inputs of each block for the backward pass, and recompute other activations (activation
-    checkpointing). Recomputation takes a third more computation, but saves much memory."""
+    checkpointing). Recomputation requires a third more computation, but saves a lot of memory."""
     compile: bool = False
     """Compile the model's blocks. The first step takes a minute longer, but later steps are faster. Compilation
     requires a C++ compiler."""
 
     def findings(self) -> Iterator[str]:
-        """Yield an error phrase with the flag's name for each invalid value of the strategy's own flags."""
+        """Yield an error message with the flag's name for each invalid value of the strategy's own flags."""
         yield from ()
 
 
 def precision(config: Config, device: torch.device) -> torch.dtype:
-    """Return the compute dtype of the forward pass. `--precision auto` selects bfloat16 on A100, L4 and newer GPUs."""
+    """Return the compute dtype of the forward pass. `--precision auto` selects bfloat16 on A100, L4, and newer GPUs."""
     if config.precision == "auto":
         has_it = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return LOW if has_it else torch.float32
@@ -74,23 +74,20 @@ class Strategy:
 
     To remove a strategy, delete its module.
 
-    If a method's parameter `config` has the type Any, `config` contains the strategy's own flags.
+    If a method's parameter `config` has the type Any, it contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The subclass of Config with this strategy's own flags.
-
-    The subclass is the class `Flags` in the strategy's module.
+    """The class `Flags` of the strategy's module, which is a subclass of Config with the strategy's own flags.
     """
     needs: tuple[str, ...] = ()
-    """The names of the attributes that the model must have. model.py describes these attributes."""
+    """The names of the attributes that the model must have. model.py describes them."""
     casts: bool = True
-    """True if the forward pass uses autocast for --precision. FSDP doesn't use autocast, because FSDP casts weights
-    when it gathers weights."""
+    """True if the forward pass uses autocast for --precision. FSDP casts weights itself when it gathers them."""
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is the same as the name of the strategy's module."""
+        """The strategy's name, which is also the name of its module."""
         return type(self).__module__.rpartition(".")[2]
 
     def dimensions(self, config: Any, processes: int) -> Mapping[str, int]:
@@ -102,7 +99,7 @@ class Strategy:
         return {"replicate": -1}
 
     def findings(self, config: Any, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield an error phrase with the flag's name for each conflict between flags, mesh, model and machine."""
+        """Yield an error message with the flag's name for each conflict between flags, mesh, model, and machine."""
         yield from ()
 
     def wrap(self, config: Any, net: Any, world: World) -> nn.Module:
@@ -114,7 +111,7 @@ class Strategy:
         return cast(nn.Module, net)
 
     def parts(self, config: Config) -> int:
-        """Return the number of parts into which an evaluation splits each batch.
+        """Return the number of micro-batches into which an evaluation splits each batch.
 
         For a pipeline, return 1, because the pipeline's schedule splits the batch.
         """
@@ -123,8 +120,8 @@ class Strategy:
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
         """Run the forward and backward passes for a batch. Returns the sums of the loss and the metrics over the batch.
 
-        This method adds the gradients of the mean loss over the global batch to the parameters. The gradients don't
-        depend on the number of processes.
+        This method accumulates the gradients of the mean loss over the global batch. They don't depend on the number of
+        processes.
         """
         totals, parts = Totals(), micro_batches(batch, config.micro_batches)
         for part in parts:
@@ -133,7 +130,8 @@ class Strategy:
                 with autocast(config, world.device, enabled=self.casts):
                     output = net(part.inputs)
                 losses = model.losses(output, part)
-                # Every sample must have the same weight, but shares may differ by one sample. So don't average a share.
+                # Every sample must have the same weight, but slice sizes may differ by one. So don't average over a
+                # slice.
                 (losses.sum() * world.data_size / config.global_batch).backward()
             add(totals, measure(output, part, losses))
         return totals

@@ -1,4 +1,4 @@
-"""Reports the step, the processes and the samples that caused a NaN or infinite gradient.
+"""Reports the step, the processes, and the samples that caused a NaN or infinite gradient.
 
 To find the samples, this module repeats the step for each sample.
 """

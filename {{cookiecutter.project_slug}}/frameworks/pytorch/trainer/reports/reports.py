@@ -130,7 +130,7 @@ class Reports(Reporter):
     def traced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches for the training loop.
 
-        The trace of a step includes all work that the training loop does before the next step.
+        The trace of a step includes all work that the training loop does before the next one.
         """
         for batch in self._clock.timed(batches, partial(devices.idle_timer, self._world.device)):
             yield batch
@@ -138,7 +138,7 @@ class Reports(Reporter):
                 self._trace.step(self._step)
 
     def step(self, state: State, totals: Totals) -> None:
-        """Count a finished step, and write a report if a report, an evaluation or a checkpoint is due.
+        """Count a finished step, and write a report if a report, an evaluation, or a checkpoint is due.
 
         Raises:
             TrainerError: if the loss is NaN or infinite, or if more steps had NaN or infinite gradients than

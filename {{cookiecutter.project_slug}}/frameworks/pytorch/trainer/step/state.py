@@ -41,7 +41,7 @@ class State:
 
 
 def new_model(config: Config, example: Batch) -> nn.Module:
-    """Build the initial model. The initial model is the same in every process, in a resumed run, and in the export."""
+    """Build the initial model, which is the same in every process, in a resumed run, and in the export."""
     random.seed(config.seed)
     np.random.seed(config.seed)
     torch.manual_seed(config.seed)

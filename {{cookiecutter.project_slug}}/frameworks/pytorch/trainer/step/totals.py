@@ -16,7 +16,7 @@ Totals = dict[str, Tensor]  # a scalar for each name; "samples" is the number of
 
 
 def add(totals: Totals, more: Totals) -> None:
-    """Add more totals to the existing totals, in place."""
+    """Add totals to the existing totals, in place."""
     for name, value in more.items():
         totals[name] = totals[name] + value if name in totals else value
 
@@ -58,8 +58,8 @@ def means(totals: Totals, world: World) -> Mapping[str, float]:
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
     """Check that the model's output is a tensor, and that losses and metrics contain one number per sample.
 
-    If losses() returned a mean, the training loop would silently average this mean again, and the gradients would be
-    too small.
+    If losses() returned a mean, the training loop would silently average it again, and the gradients would be too
+    small.
 
     Raises:
         TrainerError: if the output isn't a tensor, a shape is wrong, or a metric has a reserved name.

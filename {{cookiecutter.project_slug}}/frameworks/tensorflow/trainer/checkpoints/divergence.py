@@ -40,7 +40,7 @@ def require_no_divergence(
     The error lists the replicas that differ from the majority. If there is no majority, the error lists all replicas.
 
     Args:
-        saved: the name of the latest checkpoint, or an empty string if there is no checkpoint.
+        saved: the name of the latest checkpoint, or an empty string if no checkpoint exists.
         names: the names of the replicas or processes.
         digests: the digests of all tensors for each replica or process, keyed by tensor name.
 
@@ -61,7 +61,7 @@ def require_no_divergence(
 
 
 class Answers(NamedTuple):
-    """The losses of a model on the first held-out samples, for comparison with the losses of a different model."""
+    """The losses of a model on the first held-out samples, for comparison with those of another model."""
 
     losses: Sequence[float]
     tolerance: float = EXACT
@@ -78,10 +78,10 @@ class Answers(NamedTuple):
 
 
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
-    """Compute a model's losses twice. If both results are equal, return the losses.
+    """Compute a model's losses twice. If both results are equal, return them.
 
-    If the results differ, return NaNs, which match any losses. Losses can't be compared if the model draws random
-    numbers during evaluation.
+    Otherwise, return NaNs, which match any losses. Losses can't be compared if the model draws random numbers during
+    evaluation.
     """
     first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
     answers = Answers(first, tolerance)
@@ -89,7 +89,7 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes or machines with the first nonempty losses.
+    """Compare the losses of all processes or machines with the first losses that aren't empty.
 
     Returns the first nonempty losses.
 

@@ -27,14 +27,14 @@ FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError
 
 
 class Checkpoints(Background):
-    """Checkpoints that a background thread writes. A training step waits only until the state is copied.
+    """Checkpoints that the chief writes in a background thread. A training step waits only until the state is copied.
 
     This class replaces TensorFlow's `experimental_enable_async_checkpoint`, which fails when it saves the second
     checkpoint of Keras 3 variables (TensorFlow 2.21, Keras 3.15, November 2026).
 
     Args:
-        copy: a second state on the CPU, which each checkpoint overwrites. On replicas other than the chief, `copy` is
-            None.
+        copy: a second training state on the CPU, which each checkpoint overwrites. On replicas other than the chief,
+            `copy` is None.
     """
 
     def __init__(self, job: Job, world: World, copy: State | None, samples: Fingerprint, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class Checkpoints(Background):
         self._last_moment = LastMoment(job.cluster, world, job.config.collective_timeout)
 
     def restore(self, state: State) -> State:
-        """Load the latest complete checkpoint into the state. If there is no checkpoint, don't change the state.
+        """Load the latest complete checkpoint into the state. If there is no checkpoint, leave the state unchanged.
 
         Every machine must call this method.
 
@@ -119,7 +119,7 @@ class Checkpoints(Background):
     def compare(self, state: State) -> None:
         """Compare the parameters of all replicas.
 
-        Raises PeerError if parameters have diverged. The error contains the names of the replicas.
+        Raises PeerError if parameters have diverged. The error lists the diverged replicas.
         """
         diverged = divergence.diverged(state, self._world)
         names = [self._job.cluster.node(rank, self._world.mesh.data_size).name for rank in diverged]
@@ -137,7 +137,7 @@ class Checkpoints(Background):
 
 
 def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
-    """Write a checkpoint and its commit marker, and then remove all except the latest `keep` checkpoints.
+    """Write a checkpoint and its commit marker, and then remove all but the latest `keep` checkpoints.
 
     Raises:
         TrainerError: if the checkpoint can't be written, or contains NaN or infinite values.
@@ -179,9 +179,9 @@ def why_nonfinite(state: State) -> str:
 
 
 def read_model(net: keras.Model, folder: Path) -> None:
-    """Load the weights of a complete checkpoint into a model that doesn't belong to a strategy.
+    """Load the weights of a complete checkpoint into a model that was built without a distribution strategy.
 
-    A single process can call this function without the other processes.
+    A single process can call this function on its own.
 
     Raises:
         TrainerError: if the checkpoint belongs to a different model.

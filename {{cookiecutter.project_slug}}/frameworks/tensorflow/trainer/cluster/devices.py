@@ -1,4 +1,4 @@
-"""Describes a machine's devices: their names, versions, memory and compute dtype."""
+"""Describes a machine's devices: their names, versions, memory, and compute dtype."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def name() -> str:
 
 
 def peak_memory() -> dict[str, float]:
-    """Return the highest peak memory usage of this machine's GPUs in bytes, for a report.
+    """Return the highest peak memory usage among this machine's GPUs, in bytes, for reports.
 
     If there are no GPUs, return an empty dictionary.
     """
@@ -58,7 +58,7 @@ def set_up_gpus() -> list[tf.config.PhysicalDevice]:
 
 
 def compute_in(precision: str, gpus: Sequence[tf.config.PhysicalDevice]) -> None:
-    """Set the compute dtype of the forward pass. `--precision auto` selects bfloat16 on A100, L4 and newer GPUs."""
+    """Set the compute dtype of the forward pass. `--precision auto` selects bfloat16 on A100, L4, and newer GPUs."""
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     has_it = details.get("compute_capability", (0, 0)) >= (8, 0)
     if precision == "bfloat16" or (precision == "auto" and has_it):
@@ -74,7 +74,7 @@ def on_host(arrays: Any) -> Any:
 def sharing(count: int) -> list[str]:
     """Return the names of `count` devices that share a model.
 
-    If there are no GPUs, split the CPU into `count` devices.
+    If there are no GPUs, split the CPU into `count` logical devices.
     """
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     (cpu,) = tf.config.list_physical_devices("CPU")

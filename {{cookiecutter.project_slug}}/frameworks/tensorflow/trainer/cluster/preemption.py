@@ -1,4 +1,4 @@
-"""Handles preemption notices: all replicas agree on a step, save a checkpoint for this step, and then stop.
+"""Handles preemption notices: all replicas agree on a step, save a checkpoint for it, and then stop.
 
 Vertex AI sends SIGTERM about 30 seconds before it preempts a Spot VM.
 Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
@@ -60,7 +60,7 @@ class Told:
 
 
 class LastMoment(Told):
-    """A periodic check that determines whether any machine was asked to stop. All machines take part in each check.
+    """A periodic check of whether any machine was asked to stop. All machines participate in each check.
 
     The result of a check also determines when the next check is due, so all machines check at the same steps.
 
@@ -89,7 +89,7 @@ class LastMoment(Told):
         return self._cluster.nodes[told.index(1)].name if any(told) else ""
 
     def _microseconds(self, step: int) -> int:
-        """Return the mean step time since the last check in microseconds. The result is at least 1."""
+        """Return the mean step time since the last check, in microseconds, but at least 1."""
         now, steps = time.monotonic(), step - self._asked
         each = (now - self._time) / steps
         self._asked, self._time = step, now

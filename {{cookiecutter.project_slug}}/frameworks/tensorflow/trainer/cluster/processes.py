@@ -42,8 +42,8 @@ def bounded(seconds: float) -> Iterator[None]:
 
     On timeout, print a traceback, and exit with the exit code for a lost peer.
 
-    The block may wait in C code that holds the GIL. Python threads and signal handlers can't run while C code holds the
-    GIL. Therefore, the timeout uses an operating system timer.
+    The block might wait in C code that holds the GIL, which blocks Python threads and signal handlers. Therefore, the
+    timeout uses an operating system timer.
     """
     # faulthandler exits with code 1, which would blame the user. On macOS and old Linux, there is no alternative.
     has_timers = sys.platform == "linux" and hasattr(ctypes.CDLL(None), "timer_create")
@@ -76,7 +76,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
     """Replace TensorFlow's error for a lost peer with a one-sentence error that has no traceback.
 
     Raises:
-        LostPeerError: if TensorFlow lost the connection to a different machine in the cluster.
+        LostPeerError: if TensorFlow lost the connection to another machine in the cluster.
     """
     stuck.record()
     try:
@@ -90,7 +90,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
-    """If the error reports a lost replica, return a line about this replica.
+    """Return a line about the lost replica that the error reports.
 
     For any other error, return an empty string.
     """

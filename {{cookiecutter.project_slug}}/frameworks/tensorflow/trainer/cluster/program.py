@@ -57,7 +57,7 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
 
 
 def attend(child: int, success: int) -> int:
-    """Wait until the child exits, and forward SIGTERM to the child. Returns the exit code of this program."""
+    """Forward SIGTERM to the child until it exits. Returns the exit code of this program."""
 
     def pass_on(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):  # the child has exited

@@ -1,4 +1,4 @@
-"""Describes the machines of a run: the mesh of devices, the rank of this machine, and sums across machines."""
+"""Describes a run's machines and device mesh, and exchanges values between the machines."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Mesh:
 
     @property
     def data_size(self) -> int:
-        """The number of shares into which the global batch is split."""
+        """The data-parallel size: the number of slices of the global batch."""
         return self.sizes["replicate"]
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class World:
 
     @property
     def data_ranks(self) -> range:
-        """The ranks of this machine's shares among all shares of the global batch."""
+        """This machine's data ranks, one for each of its slices of the global batch."""
         each = self.mesh.data_size // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 
@@ -77,13 +77,13 @@ class World:
         )
 
     def sum(self, value: int) -> int:
-        """Return the sum of the values of all machines. Every machine must call this method."""
+        """Return the sum of `value` over all machines. Every machine must call this method."""
         return sum(own[0] for own in self.gather([value]))
 
     def gather(
         self, own: Sequence[int], total: Callable[[Any], tf.Tensor] | None = None, timeout: float = PATIENCE_SECONDS
     ) -> list[list[int]]:
-        """Return the values of all machines, in rank order.
+        """Return each machine's values, in rank order.
 
         Every machine must call this method with the same number of values.
 
@@ -101,15 +101,15 @@ class World:
         return gathered
 
     def total(self, values: Any) -> tf.Tensor:
-        """Return the sum of the values over all devices. Every machine must call this method."""
+        """Return the sum of `values` over all devices. Every machine must call this method."""
         total = self.strategy.extended.reduce_to(tf.distribute.ReduceOp.SUM, values, "/device:CPU:0")
         return self.strategy.experimental_local_results(total)[0]
 
     def bounded(self, seconds: float) -> AbstractContextManager[None]:
         """Set a timeout for a block that waits for other machines. With a single machine, there is no timeout.
 
-        TensorFlow's own timeout isn't used, because TensorFlow 2.21 starts a sleeping thread for each sum. A training
-        run would start thousands of threads.
+        TensorFlow's own timeout isn't used, because TensorFlow 2.21 starts a sleeping thread for each collective
+        operation. A training run would start thousands of these threads.
         Source: tensorflow/core/common_runtime/base_collective_executor.cc, `SchedNonBlockingClosureAfter`.
         """
         return processes.bounded(seconds) if self.size > 1 else nullcontext()
@@ -122,10 +122,10 @@ class World:
 def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
     """Return a cluster resolver for the chief and the workers.
 
-    Reducers are excluded, because TensorFlow would otherwise wait forever for reducers.
+    Reducers are excluded, because TensorFlow would otherwise wait for them forever.
 
     Args:
-        gpus: the number of GPUs per machine, each of which holds a model. SimpleClusterResolver doesn't detect GPUs, so
+        gpus: the number of GPUs on each machine that hold a model. SimpleClusterResolver doesn't detect GPUs, so
             training would otherwise run on the CPU.
     """
     chief, *workers = (node.address for node in cluster.nodes)

@@ -30,7 +30,7 @@ class ResourceEstimate:
     """The counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
 
     Sizes are in bytes per GPU. The required GPU memory is about the sum of all sizes, plus memory for the framework's
-    own buffers. For this sum, multiply each size per sample by the number of samples in a micro-batch.
+    own buffers. For this sum, multiply each per-sample size by the number of samples in a micro-batch.
     """
 
     parameters: int
@@ -46,7 +46,7 @@ class ResourceEstimate:
     A multiply-add counts as two FLOPs.
     """
     precision: str
-    """The compute dtype. Only A100, L4 and newer GPUs support bfloat16. Other GPUs compute in float32."""
+    """The compute dtype. Only A100, L4, and newer GPUs support bfloat16. Other GPUs compute in float32."""
     weight_copy_bytes: int
     """The size of the weight copies in `precision`. GPUs that compute in float32 don't need copies."""
     activation_bytes_per_sample: int
@@ -122,9 +122,9 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """Return the sizes in bytes of the weight copies and of one sample's activations, as stored for the backward pass.
+    """Return the sizes in bytes of the weight copies, and of one sample's activations for the backward pass.
 
-    TensorFlow frees a tensor after its last use. So the result includes only tensors of the forward pass that the
+    TensorFlow frees a tensor after its last use. Therefore, the result includes only forward-pass tensors that the
     backward pass uses.
     """
     ours, varying = set(forward), set(sample)
@@ -138,7 +138,7 @@ def kept_bytes(
 
 
 def memory(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor that owns the memory of `tensor`. A view uses the memory of a different tensor."""
+    """Return the tensor that owns the memory of `tensor`. A view uses the memory of another tensor."""
     while tensor.op.type in VIEWS:
         tensor = tensor.op.inputs[0]
     return tensor
@@ -161,7 +161,7 @@ def flops(op: tf.Operation) -> int:
 
 
 def labels(term: str, rank: int) -> list[str]:
-    """Return the labels of the dimensions in one term of an einsum equation.
+    """Return the dimension labels of one term in an einsum equation.
 
     An ellipsis in the term represents the remaining dimensions.
     """

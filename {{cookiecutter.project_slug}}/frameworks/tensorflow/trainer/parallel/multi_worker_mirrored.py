@@ -94,7 +94,7 @@ class MultiWorkerMirrored(Strategy):
         return totals, gradients, clock(gradients) - computed
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Return the computation and communication times of the latest step in seconds.
+        """Return the computation and communication times of the latest step, in seconds.
 
         On GPUs, return an empty dictionary, because a measurement would delay the step.
         """
@@ -105,7 +105,7 @@ class MultiWorkerMirrored(Strategy):
 
 
 def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the time in seconds when all values have been computed. If there are GPUs, return 0."""
+    """Return the timestamp, in seconds, at which all values have been computed. If there are GPUs, return 0."""
     if tf.config.list_physical_devices("GPU"):
         return tf.constant(0.0, tf.float64)
     with tf.control_dependencies(values):
@@ -120,7 +120,7 @@ class Mirrored:
         self._strategy, self._state, self._world = strategy, state, world
 
     def take(self, parts: Sequence[Batch]) -> Totals:
-        """Run the next step on this machine's shares of the global batch.
+        """Run the next step on this machine's slices of the global batch.
 
         Returns the sums of the loss and the metrics over the whole global batch.
         """
@@ -139,7 +139,7 @@ class Mirrored:
         return totals[0], communicating[0]
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the sums of the loss and the metrics over batches. Every machine must call this method.
+        """Return the sums of the loss and the metrics over all batches in `parts`. Every machine must call this method.
 
         Each item of `parts` contains one batch per device.
         """
@@ -155,7 +155,7 @@ class Mirrored:
         return self._world.strategy.reduce(SUM, measured, axis=None)
 
     def _bounded(self, function: Any) -> AbstractContextManager[None]:
-        """Set a timeout for a call in which the machines wait for each other."""
+        """Set a timeout for a call to `function`, in which the machines wait for each other."""
         times = 1 if function.experimental_get_tracing_count() else TRACING
         return self._world.bounded(self.loop.config.collective_timeout * times)
 

@@ -1,8 +1,8 @@
 """Places the layers of a model, and the variables of each layer, on the devices of one machine.
 
-Together, the devices can hold a larger model than one device. However, a step isn't faster on several devices, because
-the layers run one after the other. If `--micro-batches` splits the batch, the devices work on different micro-batches
-at the same time, because TensorFlow starts each operation as soon as its inputs are ready.
+Together, the devices can hold a larger model than a single device can. However, a step isn't faster on several devices,
+because the layers run one after another. With `--micro-batches`, the devices process different micro-batches
+simultaneously, because TensorFlow starts each operation as soon as its inputs are ready.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ def even(count: int, devices: Sequence[str]) -> list[str]:
 
 
 def call_on(device: str, layer: keras.Layer, inputs: Any) -> Any:
-    """Build and call the layer on the device. Later calls of the layer also run on this device.
+    """Build and call the layer on the device. Later calls to the layer also run on this device.
 
     If `device` is empty, TensorFlow chooses the device.
 

@@ -31,12 +31,12 @@ class StrategyFlags(Config):
     strategy: Annotated[str, module_in("parallel")] = "multi_worker_mirrored"
 
     def findings(self) -> Iterator[str]:
-        """Yield an error phrase with the flag's name for each invalid value of the strategy's own flags."""
+        """Yield an error message with the flag's name for each invalid value of the strategy's own flags."""
         yield from ()
 
 
 class Loop(NamedTuple):
-    """The parts of the training loop that a `Spread` requires to run steps."""
+    """The components of the training loop that a `Spread` needs to run steps."""
 
     config: Config
     names: tuple[str, ...]  # names of the totals
@@ -52,16 +52,16 @@ class Spread(Protocol):
     seconds: float  # the duration of the latest step
 
     def take(self, parts: Sequence[Batch]) -> Totals:
-        """Run the next step on this machine's shares of the global batch.
+        """Run the next step on this machine's slices of the global batch.
 
         Returns the sums of the loss and the metrics over all finished samples.
         """
         ...
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the sums of the loss and the metrics over batches.
+        """Return the sums of the loss and the metrics over all batches in `parts`.
 
-        Each item of `parts` contains one batch for each of this machine's shares.
+        Each item of `parts` contains one batch for each rank in `World.data_ranks`.
         """
         ...
 
@@ -71,13 +71,11 @@ class Strategy:
 
     To remove a strategy, delete its module.
 
-    If a method's parameter `config` has the type Any, `config` contains the strategy's own flags.
+    If a method's parameter `config` has the type Any, it contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The subclass of Config with this strategy's own flags.
-
-    The subclass is the class `Flags` in the strategy's module.
+    """The class `Flags` of the strategy's module, which is a subclass of Config with the strategy's own flags.
     """
     optimizer: type[keras.optimizers.AdamW] = AdamW
     """The optimizer class for this strategy's variables."""
@@ -89,11 +87,11 @@ class Strategy:
 
     @property
     def name(self) -> str:
-        """The strategy's name, which is the same as the name of the strategy's module."""
+        """The strategy's name, which is also the name of its module."""
         return type(self).__module__.rpartition(".")[2]
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
-        """Return the mesh of a job's devices. Raises TrainerError if flags, pools, machines and model are incompatible.
+        """Return a job's device mesh. Raises TrainerError if flags, pools, machines, and model are incompatible.
 
         Args:
             shards: the folder of the dataset.
@@ -101,7 +99,7 @@ class Strategy:
         raise NotImplementedError
 
     def servers(self, cluster: Cluster) -> tuple[Node, ...]:
-        """Return the replicas of pool 2 that run the trainer. Reducers don't run the trainer."""
+        """Return the replicas in pool 2 that run the trainer. Reducers don't run the trainer."""
         return ()
 
     def reads_data(self, cluster: Cluster) -> bool:
@@ -115,7 +113,7 @@ class Strategy:
     def join(self, config: Any, cluster: Cluster, mesh: Mesh) -> AbstractContextManager[World | None]:
         """Return a context manager that joins the other replicas.
 
-        If this replica only served the other replicas until they finished, the context manager yields None.
+        If this replica only serves the other replicas, the context manager yields None after they have finished.
         """
         raise NotImplementedError
 
@@ -140,9 +138,9 @@ class Strategy:
         raise NotImplementedError
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
-        """Return the sums of the loss and the metrics over a share of the global batch, and the gradients of the share.
+        """Return the sums of the loss and the metrics over one slice of the global batch, and its gradients.
 
-        The sum of all shares' gradients is the gradient of the mean loss over the global batch.
+        The sum of all slices' gradients is the gradient of the mean loss over the global batch.
         """
         variables = net.trainable_variables
         totals, sums = 0.0, [tf.zeros(variable.shape) for variable in variables]
@@ -150,7 +148,8 @@ class Strategy:
             with tf.GradientTape() as tape:
                 output = net(part.inputs, training=True)
                 losses = model.losses(output, part)
-                # Every sample must have the same weight, but shares may differ by one sample. So don't average a share.
+                # Every sample must have the same weight, but slice sizes may differ by one. So don't average over a
+                # slice.
                 loss = tf.reduce_sum(losses) / config.global_batch
             sums = self.add_gradients(sums, tape, loss, variables)
             totals += measure(output, part, losses)
@@ -161,7 +160,7 @@ class Strategy:
         return [total + one for total, one in zip(sums, tape.gradient(loss, variables), strict=True)]
 
     def sync(self, totals: Totals, gradients: Sequence[tf.Tensor]) -> tuple[Totals, Sequence[tf.Tensor], Any]:
-        """Sum the totals and the gradients over all devices.
+        """Sum the totals and the gradients across all devices.
 
         Also returns the communication time, in seconds, that didn't overlap with this device's computation.
         """
@@ -185,9 +184,9 @@ class Strategy:
 
 
 def shares(data: Data, start: int, world: World) -> Iterator[tuple[Batch, ...]]:
-    """Yield this machine's shares of the global batch for each step from `start` on.
+    """Yield this machine's slices of the global batch for each step from `start` on.
 
-    A thread reads the shares of the next step during the current step.
+    A background thread reads the next step's slices during the current step.
     """
     each = (data.training(start, rank, world.mesh.data_size) for rank in world.data_ranks)
     steps = zip(*each, strict=True)

@@ -35,7 +35,7 @@ class Trace:
         self.step(start)
 
     def step(self, step: int) -> None:
-        """Start the trace before the first selected step, and stop the trace after the last selected step.
+        """Start the trace before the first selected step, and stop it after the last one.
 
         `step` is the number of finished steps.
         """
@@ -73,9 +73,9 @@ def summary(folder: Path, seconds: float, count: int) -> str:
 
 
 def times(planes: Sequence[XPlane], kind: re.Pattern[str]) -> Iterator[tuple[str, Span]]:
-    """Yield the name and the time span of each operation with a name that matches `kind`.
+    """Yield the name and the time span of each operation whose name matches `kind`.
 
-    Example of a name: `tf_Compute: block/dense/MatMul:MatMul`
+    Example name: `tf_Compute: block/dense/MatMul:MatMul`
     """
     for plane in planes:
         for line in plane.lines:

@@ -134,7 +134,7 @@ class Reports(Reporter):
     def traced(self, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Batch, ...]]:
         """Yield the batches for the training loop.
 
-        The trace of a step includes all work that the training loop does before the next step.
+        The trace of a step includes all work that the training loop does before the next one.
         """
         # A GPU may work while Python waits for a batch, but TensorFlow doesn't report when the GPU is idle.
         idle_timer = None if tf.config.list_physical_devices("GPU") else (lambda: lambda: math.inf)
@@ -144,7 +144,7 @@ class Reports(Reporter):
                 self._trace.step(self._step)
 
     def step(self, state: State, totals: Totals) -> None:
-        """Count a finished step, and write a report if a report, an evaluation or a checkpoint is due.
+        """Count a finished step, and write a report if a report, an evaluation, or a checkpoint is due.
 
         Raises:
             TrainerError: if the loss is NaN or infinite, or if more steps had NaN or infinite gradients than

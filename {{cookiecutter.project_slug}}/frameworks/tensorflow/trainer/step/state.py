@@ -29,11 +29,11 @@ class State:
     fetch: Callable[[], None] = lambda: None
     """A function that copies variables from parameter servers to this state.
 
-    If there are no parameter servers, the function doesn't do anything.
+    If there are no parameter servers, the function does nothing.
     """
 
     def seed(self, seed: int) -> None:
-        """Set the random state of layers such as dropout for this step.
+        """Set this step's random state for layers such as dropout.
 
         Each device draws different random numbers. A resumed run draws the same random numbers as an uninterrupted run.
         """
@@ -90,10 +90,10 @@ def require_keras() -> None:
 
 
 class AdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
-    """The AdamW optimizer, for gradients that are already all-reduced.
+    """An AdamW optimizer for gradients that are already all-reduced.
 
-    Keras 3 always all-reduces gradients itself. But clipping requires gradients that are already all-reduced, and a
-    second all-reduce would double the traffic.
+    Keras 3 always all-reduces gradients itself. However, clipping requires gradients that are already all-reduced,
+    and a second all-reduce would double the traffic.
     """
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:

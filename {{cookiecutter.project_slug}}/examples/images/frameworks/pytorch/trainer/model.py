@@ -1,7 +1,7 @@
 """YOURS: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
 
 The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
-The training loop computes the mean losses and metrics over the global batch.
+The training loop averages both over the global batch.
 
 Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm blocks. The model uses mean
 pooling instead of a class token, and doesn't use dropout.
@@ -28,11 +28,11 @@ class ModelFlags(DataFlags):
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
     """Model size. From smallest to largest, the models have about 0.2, 21, 86, 303, and 1,208 million parameters."""
     patch: int = 2
-    """Side of a square patch, in pixels. The image's height and width must be divisible by this number."""
+    """Side length of a square patch, in pixels. The image's height and width must be divisible by this number."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error phrase with the flag's name for each invalid value."""
+    """Yield an error message with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -61,7 +61,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform tokens without changing their shape (n, tokens, width)."""
+        """Transform tokens of shape (n, tokens, width) without changing their shape."""
         # The rows of qkv are ordered by head, so a shard contains complete heads. `tensor_parts` relies on this order.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v)
@@ -77,7 +77,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform tokens without changing their shape (n, tokens, width)."""
+        """Transform tokens of shape (n, tokens, width) without changing their shape."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
@@ -97,13 +97,13 @@ class Embed(nn.Module):
         return self.project(self.patches(images)) + self.position
 
     def patches(self, images: Tensor) -> Tensor:
-        """Split images (n, height, width, channels) into patches of shape (n, patches, patch * patch * channels)."""
+        """Split images into patches of shape (n, patches, patch * patch * channels)."""
         tiles = images.unflatten(2, (-1, self.patch)).unflatten(1, (-1, self.patch))
         return tiles.transpose(2, 3).flatten(3).flatten(1, 2)
 
 
 class Head(nn.Module):
-    """A layer that averages the tokens, and computes the logits from the average."""
+    """A layer that averages the tokens, and computes the logits from their mean."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -118,17 +118,16 @@ class Head(nn.Module):
 class VisionTransformer(nn.Module):
     """A model that maps images to logits of shape (n, classes).
 
-    Images have the shape (n, height, width, channels), and their values are between 0 and 1.
+    Images have shape (n, height, width, channels), and their values are between 0 and 1.
 
-    Model parallelism requires some of the following attributes. `--strategy ddp` doesn't require any attributes.
+    Model parallelism requires some of the following attributes. `--strategy ddp` requires none of them.
 
     Attributes:
-        embed, blocks, head: modules that run in the order embed, blocks, head. Each module has one input tensor and one
-            output tensor. All blocks have the same structure.
+        embed, blocks, head: modules that run in this order. Each module has one input tensor and one output tensor. All
+            blocks have the same structure.
         heads: the number of attention heads. For `--strategy tensor`, this number must be divisible by `--degree`.
-        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer is
-            sharded along its outputs, and the second layer is sharded along its inputs. Therefore, each pair of layers
-            requires only one all-reduce.
+        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first is sharded
+            along its outputs, and the second along its inputs. Therefore, each pair requires only one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -152,7 +151,7 @@ class VisionTransformer(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialize weights with Glorot's method, and biases with zero. The paper's own code does the same."""
+    """Apply Glorot initialization to weights, and set biases to zero. The paper's own code does the same."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -160,10 +159,10 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """Build the model for batches like `example`. PyTorch's random state determines the initial weights.
+    """Build the model for samples like those in `example`. PyTorch's random state determines the initial weights.
 
     Raises:
-        TrainerError: If the image can't be divided into patches.
+        TrainerError: If the image size isn't divisible by the patch size.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
@@ -172,7 +171,7 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Return the cross-entropy of each sample in float32, with shape (n,), for logits of shape (n, classes).
+    """Map logits of shape (n, classes) to one float32 cross-entropy per sample, with shape (n,).
 
     The training loop minimizes the mean loss.
     """
@@ -180,7 +179,7 @@ def losses(output: Tensor, batch: Batch) -> Tensor:
 
 
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Return all metrics except the loss. Each metric has the shape (n,).
+    """Return all metrics except the loss. Each metric has shape (n,).
 
     The accuracy is 1 if the predicted class is correct, and 0 otherwise.
     """

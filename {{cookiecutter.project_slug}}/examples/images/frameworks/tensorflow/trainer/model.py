@@ -1,7 +1,7 @@
 """YOURS: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
 
 The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
-The training loop computes the mean losses and metrics over the global batch.
+The training loop averages both over the global batch.
 
 Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm blocks. The model uses mean
 pooling instead of a class token, and doesn't use dropout. The model uses layer normalization, not batch normalization,
@@ -29,11 +29,11 @@ class ModelFlags(DataFlags):
     size: Literal["tiny", "small", "base", "large", "xl"] = "tiny"
     """Model size. From smallest to largest, the models have about 0.2, 21, 86, 303, and 1,208 million parameters."""
     patch: int = 2
-    """Side of a square patch, in pixels. The image's height and width must be divisible by this number."""
+    """Side length of a square patch, in pixels. The image's height and width must be divisible by this number."""
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error phrase with the flag's name for each invalid value."""
+    """Yield an error message with the flag's name for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -54,7 +54,7 @@ SIZES = {
 
 
 class Attention(layers.Layer):
-    """A layer that transforms tokens without changing their shape (n, tokens, width)."""
+    """A layer that transforms tokens of shape (n, tokens, width) without changing their shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Attention(layers.Layer):
 
 
 class Block(layers.Layer):
-    """A layer that transforms tokens without changing their shape (n, tokens, width)."""
+    """A layer that transforms tokens of shape (n, tokens, width) without changing their shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """A layer that maps images (n, height, width, channels) to embedded patches of shape (n, tokens, width)."""
+    """A layer that maps images of shape (n, height, width, channels) to embeddings of shape (n, tokens, width)."""
 
     def __init__(self, patch: int, width: int) -> None:
         super().__init__()
@@ -123,14 +123,14 @@ class Head(layers.Layer):
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """Build the model for batches like `example`. Keras' random state determines the initial weights.
+    """Build the model for samples like those in `example`. Keras's random state determines the initial weights.
 
     Args:
-        devices: the TensorFlow names of the devices on this machine that hold the blocks. If the name is empty,
-            TensorFlow chooses the device, for example because a strategy copies the model to every device.
+        devices: the TensorFlow names of this machine's devices that hold the transformer blocks. If a name is empty,
+            TensorFlow chooses the device, for example when a strategy replicates the model on every device.
 
     Raises:
-        TrainerError: If the image can't be divided into patches, or if there are more devices than blocks.
+        TrainerError: If the image size isn't divisible by the patch size, or if there are more devices than blocks.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
@@ -147,7 +147,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Return the cross-entropy of each sample in float32, with shape (n,), for logits of shape (n, classes).
+    """Map logits of shape (n, classes) to one float32 cross-entropy per sample, with shape (n,).
 
     The training loop minimizes the mean loss.
     """
@@ -155,7 +155,7 @@ def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
 
 
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
-    """Return all metrics except the loss. Each metric has the shape (n,).
+    """Return all metrics except the loss. Each metric has shape (n,).
 
     The accuracy is 1 if the predicted class is correct, and 0 otherwise.
     """

@@ -1,11 +1,11 @@
 """YOURS: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
 
 The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
-The training loop computes the mean losses and metrics over the global batch.
+The training loop averages both over the global batch.
 
-Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm
-blocks, learned positions, and one matrix for both embedding and output (Press and Wolf, 2017). The model doesn't use
-dropout.
+Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm blocks,
+learned positions, and one matrix that the embedding and the output layer share (Press and Wolf, 2017). The model
+doesn't use dropout.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error phrase with the flag's name for each invalid value."""
+    """Yield an error message with the flag's name for each invalid value."""
     yield from ()
 
 
@@ -58,9 +58,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform tokens without changing their shape (n, tokens, width).
+        """Transform tokens of shape (n, tokens, width) without changing their shape.
 
-        The output for a token depends only on this token and earlier tokens.
+        The output for a token depends only on that token and earlier ones.
         """
         # The rows of qkv are ordered by head, so a shard contains complete heads. `tensor_parts` relies on this order.
         q, k, v = self.qkv(x).unflatten(-1, (-1, 3, self.head_width)).permute(3, 0, 2, 1, 4)
@@ -77,13 +77,13 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform tokens without changing their shape (n, tokens, width)."""
+        """Transform tokens of shape (n, tokens, width) without changing their shape."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 
 
 class Embed(nn.Module):
-    """A layer that maps each byte to a vector, and adds a vector for the byte's position."""
+    """A layer that adds each byte's embedding and position embedding."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -115,15 +115,14 @@ class GPT(nn.Module):
 
     The model maps bytes of shape (n, tokens) to logits of shape (n, tokens, 256).
 
-    Model parallelism requires some of the following attributes. `--strategy ddp` doesn't require any attributes.
+    Model parallelism requires some of the following attributes. `--strategy ddp` requires none of them.
 
     Attributes:
-        embed, blocks, head: modules that run in the order embed, blocks, head. Each module has one input tensor and one
-            output tensor. All blocks have the same structure.
+        embed, blocks, head: modules that run in this order. Each module has one input tensor and one output tensor. All
+            blocks have the same structure.
         heads: the number of attention heads. For `--strategy tensor`, this number must be divisible by `--degree`.
-        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer is
-            sharded along its outputs, and the second layer is sharded along its inputs. Therefore, each pair of layers
-            requires only one all-reduce.
+        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first is sharded
+            along its outputs, and the second along its inputs. Therefore, each pair requires only one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -147,7 +146,7 @@ class GPT(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Initialize weights with Glorot's method, and biases with zero."""
+    """Apply Glorot initialization to weights, and set biases to zero."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -155,14 +154,14 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """Build the model for batches like `example`. PyTorch's random state determines the initial weights."""
+    """Build the model for samples like those in `example`. PyTorch's random state determines the initial weights."""
     return GPT(SIZES[config.size], context=example.inputs.shape[1])
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Return the mean cross-entropy of each sample in float32.
+    """Return each sample's mean cross-entropy in float32.
 
-    The losses have the shape (n,), and the logits have the shape (n, tokens, 256).
+    The logits have shape (n, tokens, 256), and the losses have shape (n,).
     """
     of_each = functional.cross_entropy(output.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
     return of_each.view_as(batch.targets).mean(dim=1)
@@ -171,6 +170,6 @@ def losses(output: Tensor, batch: Batch) -> Tensor:
 def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
     """Return all metrics except the loss.
 
-    Each metric has the shape (n,). The accuracy is the fraction of bytes that are predicted correctly.
+    Each metric has shape (n,). The accuracy is the fraction of bytes that are predicted correctly.
     """
     return {"accuracy": (output.argmax(dim=2) == batch.targets).float().mean(dim=1)}

@@ -1,11 +1,11 @@
 """YOURS: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
 
 The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
-The training loop computes the mean losses and metrics over the global batch.
+The training loop averages both over the global batch.
 
-Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm
-blocks, learned positions, and one matrix for both embedding and output (Press and Wolf, 2017). The model doesn't use
-dropout.
+Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm blocks,
+learned positions, and one matrix that the embedding and the output layer share (Press and Wolf, 2017). The model
+doesn't use dropout.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error phrase with the flag's name for each invalid value."""
+    """Yield an error message with the flag's name for each invalid value."""
     yield from ()
 
 
@@ -51,7 +51,7 @@ SIZES = {
 
 
 class Attention(layers.Layer):
-    """A layer that transforms tokens without changing their shape (n, tokens, width).
+    """A layer that transforms tokens of shape (n, tokens, width) without changing their shape.
 
     The output for a token doesn't depend on later tokens.
     """
@@ -71,7 +71,7 @@ class Attention(layers.Layer):
 
 
 class Block(layers.Layer):
-    """A layer that transforms tokens without changing their shape (n, tokens, width)."""
+    """A layer that transforms tokens of shape (n, tokens, width) without changing their shape."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -87,9 +87,9 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """A layer that maps each byte to a vector, and adds a vector for the byte's position.
+    """A layer that adds each byte's embedding and position embedding.
 
-    The layer maps at most `context` bytes of shape (n, tokens) to vectors of shape (n, tokens, width).
+    The layer maps sequences of at most `context` bytes, of shape (n, tokens), to vectors of shape (n, tokens, width).
     """
 
     def __init__(self, width: int, context: int) -> None:
@@ -121,11 +121,11 @@ class Head(layers.Layer):
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """Build the model for batches like `example`. Keras' random state determines the initial weights.
+    """Build the model for samples like those in `example`. Keras's random state determines the initial weights.
 
     Args:
-        devices: the TensorFlow names of the devices on this machine that hold the blocks. If the name is empty,
-            TensorFlow chooses the device, for example because a strategy copies the model to every device.
+        devices: the TensorFlow names of this machine's devices that hold the transformer blocks. If a name is empty,
+            TensorFlow chooses the device, for example when a strategy replicates the model on every device.
 
     Raises:
         TrainerError: If there are more devices than blocks.
@@ -143,9 +143,9 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Return the mean cross-entropy of each sample in float32.
+    """Return each sample's mean cross-entropy in float32.
 
-    The losses have the shape (n,), and the logits have the shape (n, tokens, 256).
+    The logits have shape (n, tokens, 256), and the losses have shape (n,).
     """
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch.targets, output), axis=1)
 
@@ -153,7 +153,7 @@ def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
 def metrics(output: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
     """Return all metrics except the loss.
 
-    Each metric has the shape (n,). The accuracy is the fraction of bytes that are predicted correctly.
+    Each metric has shape (n,). The accuracy is the fraction of bytes that are predicted correctly.
     """
     right = tf.argmax(output, axis=2) == batch.targets
     return {"accuracy": tf.reduce_mean(tf.cast(right, tf.float32), axis=1)}

@@ -1,8 +1,8 @@
 """python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop in one process per GPU of the job.
 
-The command `trainer.cluster.run` replaces `torchrun` for any script that `torchrun` can start. PyTorch's agent sets
-RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and related environment variables. The command also waits until every replica
-has started. The command's exit code indicates whether this replica or a different replica failed.
+The command `trainer.cluster.run` replaces `torchrun` for any script that torchrun can start. PyTorch's agent sets RANK,
+WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, and related environment variables. The command also waits until every replica has
+started. The exit code shows whether this replica or another one failed.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from trainer.vertex.log import exit_code
 
 AGENT = "TORCHELASTIC_RUN_ID"  # set by PyTorch's agent in the processes that it starts
 JOIN = (
-    "Call torch.distributed.init_process_group() in the script, or use a library that calls this function. Lightning's"
-    ' Trainer calls this function if you set strategy="ddp", num_nodes and devices'
+    "Call torch.distributed.init_process_group() in the script, or use a library that calls it. Lightning's Trainer"
+    ' calls it if you set strategy="ddp", num_nodes, and devices'
 )
 
 
@@ -67,7 +67,7 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def must_join(processes: int) -> Iterator[None]:
-    """Check that the block joins a process group with several processes. The block may leave the process group later.
+    """Check that the block joins a process group with several processes. The block can leave the group before it ends.
 
     Raises:
         ScriptError: if the block doesn't join a process group with several processes.

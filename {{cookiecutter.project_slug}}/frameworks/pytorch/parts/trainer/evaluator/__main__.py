@@ -29,7 +29,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 def scorer(job: Job) -> Callable[[Path], Mapping[str, float]]:
     """Return a function that evaluates a checkpoint on the held-out samples.
 
-    If the machine has a GPU, the function uses the GPU.
+    If the machine has a GPU, the function uses it.
 
     Raises:
         TrainerError: if the dataset doesn't have a held-out shard. The returned function raises TrainerError if a

@@ -1,8 +1,8 @@
 """Each GPU holds the whole model, as with the strategy ddp, but Horovod averages the gradients.
 
 This strategy doesn't use horovodrun or SSH. Instead, PyTorch's elastic agent starts the processes. The processes
-exchange the port of Horovod's rendezvous server through their process group. Sums, barriers and checkpoints also use
-the process group. To limit the size of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
+exchange the port of Horovod's rendezvous server through their process group. Sums, barriers, and checkpoints also use
+this group. To limit the size of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
 Source: Horovod 0.28.1, horovod/runner/gloo_run.py and horovod/common/gloo/gloo_context.cc.
 """
 
@@ -47,7 +47,7 @@ def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str
 
 
 class Averaged(nn.Module):
-    """A wrapper that, like DistributedDataParallel, averages a model's gradients before `backward` returns.
+    """A wrapper that averages a model's gradients before `backward` returns, as DistributedDataParallel does.
 
     Every parameter must receive a gradient in every backward pass.
     """
@@ -72,7 +72,7 @@ class Averaged(nn.Module):
     def _average(self, name: str, parameter: Tensor) -> None:
         """Start the all-reduce of a parameter's gradient.
 
-        If this is the last gradient of the backward pass, wait until all gradients are all-reduced.
+        If this is the last gradient of the backward pass, wait until all of them are all-reduced.
         """
         import horovod.torch as hvd
 
@@ -89,7 +89,7 @@ class Horovod(Strategy):
     def findings(self, config: StrategyFlags, mesh: Mesh, net: Any) -> Iterator[str]:
         if importlib.util.find_spec("horovod") is None:  # for example, in an image that is built without Horovod
             yield (
-                "--strategy horovod requires Horovod, which isn't installed; run requirements/horovod.sh, or build the"
+                "--strategy horovod requires Horovod, which isn't installed; run requirements/horovod.sh, build the"
                 " image with --build-arg HOROVOD=1, or use --strategy ddp"
             )
 
@@ -124,7 +124,7 @@ class Horovod(Strategy):
 
 @contextlib.contextmanager
 def lost_peers() -> Iterator[None]:
-    """Raise LostPeerError if a different process exits, or doesn't respond for --collective-timeout seconds."""
+    """Raise LostPeerError if another process exits or doesn't respond for --collective-timeout seconds."""
     import horovod.torch as hvd
 
     try:

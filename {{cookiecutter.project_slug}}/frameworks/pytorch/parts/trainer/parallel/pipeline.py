@@ -1,9 +1,9 @@
 """Each GPU holds a stage, which is a group of layers, and sends activations to the next stage.
 
 Processes along the mesh dimension `stage` form one pipeline. Processes along the mesh dimension `replicate` hold copies
-of the same stages, and all-reduce the gradients of these stages. Several stages may use the same parameter, such as a
-matrix for both embedding and output. Each stage that uses the parameter holds a copy of the parameter, and the stages
-sum the gradients of all copies.
+of the same stages, and all-reduce the gradients of these copies. Several stages can share a parameter, such as a matrix
+for both embedding and output. Each of these stages holds a copy of the parameter, and the stages sum the gradients of
+all copies.
 """
 
 import functools
@@ -48,7 +48,7 @@ class Flags(StrategyFlags):
 class Stages(nn.Module):
     """The stages of a process.
 
-    With the schedule `interleaved`, a process has two stages. With other schedules, a process has one stage.
+    With the schedule `interleaved`, a process has two stages. With other schedules, it has one.
 
     The process removes the layers of all other stages from the model. In the process with the last stage, calling this
     object returns the model's output without gradients. In other processes, the call returns None.
@@ -109,7 +109,7 @@ class Stages(nn.Module):
     def _loss(self, output: Tensor, places: Tensor) -> Tensor:
         """Return the loss of a micro-batch.
 
-        During an evaluation, return 0, because the schedule requires a loss value but doesn't use the value.
+        During an evaluation, return 0, because the schedule requires a loss value but doesn't use it.
         """
         if not self.training:
             return output.new_zeros(())
@@ -132,7 +132,7 @@ def cut(net: Any, count: int) -> list[list[nn.Module]]:
 
 
 def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) -> list[tuple[nn.Parameter, Any]]:
-    """Return the parameters that this process shares with other processes, and the process group for each parameter.
+    """Return the parameters that this process shares with other processes, and the process group for each of them.
 
     Every process must call this function before any process removes layers.
     """
@@ -173,9 +173,9 @@ def size(layers: nn.Module) -> int:
 
 
 def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
-    """Remove the parameters and buffers of `layers`, except for the parameters in `kept`.
+    """Remove the buffers of `layers`, and all their parameters except those in `kept`.
 
-    Parameters in `kept` remain, so a checkpoint contains such a parameter under each of its names.
+    Because parameters in `kept` remain, a checkpoint contains them under each of their names.
     """
     for module in nn.ModuleList(layers).modules():
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:

@@ -27,7 +27,7 @@ class TensorParallel(fsdp.FullyShard):
     def wrap(self, config: fsdp.Flags, net: Any, world: World) -> nn.Module:
         """Split each block along the mesh dimension `tensor`, as the model specifies.
 
-        The method then shards the resulting parts along the mesh dimension `shard`.
+        Then, shard the resulting parts along the mesh dimension `shard`.
         """
         for block in net.blocks:
             parallelize_module(block, world.along("tensor"), net.tensor_parts)

@@ -1,8 +1,8 @@
 """python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop on every machine of the job.
 
-The command `trainer.cluster.run` excludes reducers from TF_CONFIG, because the script would otherwise wait forever for
-a reducer. The command also waits until every replica has started. The command's exit code indicates whether this
-replica or a different replica failed.
+The command `trainer.cluster.run` excludes reducers from TF_CONFIG, because the script would otherwise wait for them
+forever. The command also waits until every replica has started. The exit code shows whether this replica or another
+one failed.
 """
 
 import json

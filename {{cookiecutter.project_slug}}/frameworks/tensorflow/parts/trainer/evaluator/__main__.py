@@ -1,6 +1,6 @@
 """python -m trainer.evaluator: evaluate a run's checkpoints on one device, with the run's flags.
 
-The evaluator in pool 3 runs this program. The program doesn't join the other machines.
+The evaluator in pool 3 runs this program. The program doesn't join the training cluster.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -26,7 +26,7 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 def scorer(job: "Job") -> Callable[[Path], Mapping[str, float]]:
     """Return a function that evaluates a checkpoint on the held-out samples.
 
-    If the machine has a GPU, the function uses the GPU.
+    If the machine has a GPU, the function uses it.
 
     Raises:
         TrainerError: if the dataset doesn't have a held-out shard. The returned function raises TrainerError if a

@@ -43,7 +43,7 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
             raise TrainerError(f"--degree is {degree}, but {cluster.name} has only {gpus} GPUs")
         if "devices" not in signature(model.build).parameters:
             raise TrainerError(
-                "--strategy model_parallel requires that build() in trainer/model.py has a parameter `devices`"
+                "--strategy model_parallel requires that build() in trainer/model.py has a `devices` parameter"
             )
         mesh = Mesh({"replicate": len(cluster.nodes), "layers": degree})
         with tf.Graph().as_default():  # only shapes
@@ -53,7 +53,7 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
     def scope(self, world: World) -> AbstractContextManager[Any]:
         """Return a context manager that does nothing.
 
-        The scope of TensorFlow's strategy would mirror variables, but each variable must be on one device only.
+        The scope of TensorFlow's strategy would mirror variables, but each variable must be on a single device.
         """
         return nullcontext()
 

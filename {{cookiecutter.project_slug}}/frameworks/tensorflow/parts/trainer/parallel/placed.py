@@ -1,11 +1,11 @@
-"""Computes the gradient and the update of each variable on the device that holds the variable.
+"""Computes the gradient and the update of each variable on the device that holds it.
 
-An alternative is DTensor, which splits each matrix. In a test with eight blocks on two devices of one CPU, placing
-layers took about as long as splitting matrices, and computed the same losses. A step took 38 to 69 ms with whole layers
+An alternative is DTensor, which splits each matrix. In a test with eight blocks on two logical CPU devices, placing
+layers took about as long as splitting matrices, and produced the same losses. A step took 38 to 69 ms with whole layers
 on each device, and 40 to 52 ms with DTensor (TensorFlow 2.21, November 2026). However, Keras 3 can't create variables
-that DTensor splits. With TensorFlow, `keras.distribution` doesn't split variables, and doesn't report an error. DTensor
-also requires its own cluster, which can't be combined with MultiWorkerMirroredStrategy and its gradient packs for
-Reduction Server.
+that DTensor splits. With the TensorFlow backend, `keras.distribution` silently leaves variables unsplit. DTensor also
+requires its own cluster, which can't be combined with MultiWorkerMirroredStrategy and its gradient packs for Reduction
+Server.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ def add_gradients(sums: Sequence[tf.Tensor], loss: tf.Tensor, variables: Sequenc
 
     A layer's backward pass runs on the same device as its forward pass.
 
-    A GradientTape would run the whole backward pass on the first device, with the activations of all layers. Call this
-    function only in a tf.function.
+    A GradientTape would run the whole backward pass, with the activations of all layers, on the first device. Call this
+    function only inside a tf.function.
     """
     values = [variable.value for variable in variables]
     gradients = tf.compat.v1.gradients(loss, values, colocate_gradients_with_ops=True)
@@ -38,11 +38,11 @@ def device_of(variable: Any) -> str:
 
 
 class PlacedAdamW(keras.optimizers.AdamW):  # type: ignore[misc] # Keras has no types
-    """An AdamW optimizer that updates each variable on the variable's device.
+    """An AdamW optimizer that updates each variable on the device that holds it.
 
     The gradients must already be all-reduced.
 
-    Keras 3 lets TensorFlow choose the device, but TensorFlow would compute all updates on the first GPU.
+    Keras 3 lets TensorFlow choose the device, and TensorFlow would compute all updates on the first GPU.
     """
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:

@@ -1,19 +1,19 @@
 """Parameter servers hold the model, workers compute gradients independently, and the chief schedules the work.
 
-Workers don't run steps together. Each worker fetches the variables, computes the gradient for its part of a global
-batch, and sends the gradient to the parameter servers. The servers immediately update their variables. Workers don't
-wait for each other. If a worker is lost, the run only becomes slower, because other workers take over the lost worker's
-part. Vertex AI restarts the lost worker, which then rejoins the run. If a parameter server is lost, the server's
-variables are lost, so the chief exits with an error. The next run resumes from the latest checkpoint. After the last
-step, the chief evaluates and exports its own copy of the state, and doesn't need other replicas.
+Workers don't run steps together. Each worker fetches the variables, computes the gradient for its slice of the global
+batch, and sends it to the parameter servers. The servers immediately update their variables. Workers don't wait for
+each other. If a worker is lost, the run only slows down, because other workers take over its work. Vertex AI restarts
+the lost worker, which then rejoins the run. If a parameter server is lost, so are its variables, and the chief exits
+with an error. The next run resumes from the latest checkpoint. After the last step, the chief evaluates and exports the
+model alone, from its own copy of the state.
 
-With W workers, a step consists of W updates. Each update uses 1/W of the global batch and 1/W of the learning rate. A
-run with a given number of steps reads as many samples as with synchronous updates, and makes about the same progress.
+With W workers, each step consists of W updates. Each update uses 1/W of the global batch and 1/W of the learning rate.
+For the same number of steps, a run reads as many samples as a synchronous run, and makes about as much progress.
 Results differ between runs.
 
-The chief reads the samples and sends them to the workers, because TensorFlow servers can't run Python code. So the
-order of samples is the same as with other strategies. The chief's network must be fast enough to send the samples. For
-example, a network with 32 Gbps can send 6,600 float32 images of 224 x 224 x 3 per second.
+The chief reads the samples and sends them to the workers, because TensorFlow servers can't run Python code. Therefore,
+the sample order is the same as with other strategies. The chief's network must be fast enough to send the samples. For
+example, a 32 Gbps network can transfer 6,600 float32 images of shape (224, 224, 3) per second.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class ParameterServer(Strategy):
     def join(self, config: StrategyFlags, cluster: Cluster, mesh: Mesh) -> Iterator[World | None]:
         """On the chief, coordinate the other replicas. On any other replica, serve the chief's requests.
 
-        Raises PeerError if a different replica doesn't start or is lost. Raises TrainerError if a replica's work fails.
+        Raises PeerError if another replica doesn't start or is lost, and TrainerError if a replica's work fails.
         """
         if not cluster.is_chief:
             serve(cluster, config.collective_timeout)
@@ -110,10 +110,7 @@ class ParameterServer(Strategy):
 
 
 def serve(cluster: Cluster, timeout: float) -> None:
-    """Run a worker or a parameter server until the chief has finished.
-
-    A worker or a parameter server executes the chief's requests.
-    """
+    """Execute the chief's requests, as a worker or a parameter server, until the chief has finished."""
     if cluster.trains:
         usable_gpus(cluster)
     job, nodes = ("worker", cluster.nodes[1:]) if cluster.trains else ("ps", cluster.servers)
@@ -134,7 +131,7 @@ def serve(cluster: Cluster, timeout: float) -> None:
 
 
 def stay(told: threading.Event, *_: object) -> None:
-    """Continue to serve for most of the grace time, while the chief saves the variables of this parameter server."""
+    """Continue to serve for most of the grace period, while the chief saves this server's variables."""
     told.set()
     threading.Timer(GRACE_SECONDS - LAST_WORDS_SECONDS, stop).start()
 
@@ -149,8 +146,8 @@ def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
 def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
     """Create the chief's TensorFlow strategy, which listens on its own port.
 
-    If a different process uses the port, try again. TensorFlow selects a free port, but binds the port slightly later.
-    Meanwhile, a different process may bind the same port.
+    If the port is already in use, try again. TensorFlow selects a free port, but another process might bind the port
+    before TensorFlow does.
     """
     sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
@@ -163,16 +160,16 @@ def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServer
 
 
 def give_up(why: str, lost: str) -> None:
-    """Exit immediately, because TensorFlow would continue to wait."""
+    """Exit immediately, because TensorFlow would otherwise wait indefinitely."""
     say(f"{why}; after a restart, training resumes from the last checkpoint", "ERROR", lost_peer=lost)
     os._exit(PeerError.exit_code)
 
 
 @contextlib.contextmanager
 def heartbeats_first() -> Iterator[None]:
-    """Let the heartbeats report a loss before TensorFlow does, because only the heartbeats identify the lost replica.
+    """Let the heartbeats report a lost replica before TensorFlow does, because only heartbeats identify the replica.
 
-    Raises PeerError if a replica was lost, and TrainerError if the work itself failed.
+    Raises PeerError if a replica was lost, and TrainerError for all other TensorFlow errors.
     """
     try:
         yield

@@ -1,12 +1,12 @@
-"""Exchanges heartbeats between the chief and every worker and parameter server.
+"""Exchanges heartbeats between the chief and all workers and parameter servers.
 
-TensorFlow servers never exit by themselves, and TensorFlow detects a lost server late or never. So each replica
-connects to the chief, as in the roll call at startup. The chief sends heartbeats, and the replicas answer. The chief's
-last message reports that the run has finished. If a process exits for any reason, the operating system closes the
-connections of this process.
+TensorFlow servers never exit on their own, and TensorFlow detects a lost server late or never. Therefore, each replica
+connects to the chief, as it does for the roll call at startup. The chief sends heartbeats, and the replicas respond.
+The chief's last message reports that the run has finished. If a process exits for any reason, the operating system
+closes its connections.
 
-Each message is a line with a JSON object. The first message of a connection is the same as in the roll call. Therefore,
-a worker that Vertex AI restarts can complete its roll call on this connection.
+Each message is a JSON object on a single line. The first message on a connection is the same as in the roll call.
+Therefore, a worker that Vertex AI restarts can complete its roll call on this connection.
 """
 
 import asyncio
@@ -29,12 +29,11 @@ BEAT, TOLD, FINISHED = b"{}\n", b'{"told": true}\n', b'{"finished": true}\n'
 
 
 class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
-    """The heartbeat thread of the chief. If the run can't continue, the thread calls `fail` with the reason.
+    """The chief's heartbeat thread. If the run can't continue, the thread calls `fail` with the reason.
 
     The run can't continue if a parameter server closes its connection, or doesn't respond for `timeout` seconds. The
-    run also can't continue if a wait in `patience` takes longer than `timeout`, for example because no worker is left.
-    If a worker is lost, the run continues. After a call to `need_nobody`, the run continues even if any other replica
-    is lost.
+    run also can't continue if a block in `patience` exceeds the timeout, for example because no workers are left. If a
+    worker is lost, the run continues. After a call to `need_nobody`, the run continues no matter which replica is lost.
     """
 
     def __init__(self, cluster: Cluster, timeout: float, fail: Callable[[str, str], None]) -> None:
@@ -51,19 +50,19 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         self._thread.start()
 
     def wait_for_all(self) -> None:
-        """Wait until every worker and parameter server has started to serve.
+        """Wait until every worker and parameter server has started serving.
 
-        Raises PeerError with the names of missing replicas.
+        After the timeout, raises PeerError with the names of the missing replicas.
         """
         if not self._all_here.wait(self._timeout):
             absent = sorted((self._servers | self._workers) - self._peers.keys())
-            raise PeerError(f"{', '.join(absent)} passed the roll call, but didn't start to serve", absent=absent)
+            raise PeerError(f"{', '.join(absent)} passed the roll call, but didn't start serving", absent=absent)
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[None]:
         """Set a timeout for a block that waits for other replicas.
 
-        If the block takes longer than the timeout, the run stops.
+        If the block exceeds the timeout, the run stops.
         """
         self._patience = time.monotonic() + self._timeout
         yield
@@ -79,7 +78,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Notify all replicas that the run has finished, and disconnect.
 
-        If an error occurred, disconnect without a notification.
+        If an error occurred, disconnect without notifying the replicas.
         """
         self.need_nobody()
         if not kind:
@@ -87,7 +86,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
             self._thread.join()
 
     async def _watch(self, listener: socket.socket) -> None:
-        """Accept connections and send heartbeats until the run is over. Then let the connected replicas exit."""
+        """Accept connections and send heartbeats until the run has finished. Then let the connected replicas exit."""
         server = await asyncio.start_server(self._meet, sock=listener, limit=rollcall.LONGEST_LINE)
         while not self._over.is_set():
             self._tell(BEAT)
@@ -107,7 +106,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
                 peer.write(message)
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the roll call of a replica, and keep the replica's connection for heartbeats.
+        """Answer a replica's roll call, and keep its connection for heartbeats.
 
         The connection ends if the replica disconnects, or doesn't respond within the timeout.
         """
@@ -144,7 +143,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
             self._all_here.set()
 
     def _end_with(self, name: str) -> None:
-        """If the run can't continue without a replica that was asked to stop, save the step and stop the run."""
+        """Save a checkpoint and stop the run if it can't continue without the replica that was asked to stop."""
         is_server, workers = name in self._servers, self._workers & self._peers.keys()
         if self._needed and not self.told and (is_server or workers == {name}):
             self.told = name
@@ -177,10 +176,9 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 
 
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
-    """Answer the chief's heartbeats until the chief has finished.
+    """Respond to the chief's heartbeats until the chief has finished.
 
-    Each answer reports whether this replica was asked to stop. The event `told` is set if this replica was asked to
-    stop.
+    Each response reports whether the event `told` is set, which means that this replica was asked to stop.
 
     Raises PeerError if the chief exits before the run has finished, or doesn't respond for `timeout` seconds.
     """

@@ -33,7 +33,7 @@ MOMENTS = ("_momentum", "_velocity")  # suffixes of Keras's names for the moment
 
 
 class ServedNet:
-    """The model that workers use. The trainable variables of this model are on the parameter servers.
+    """The model that the workers use, with its trainable variables on the parameter servers.
 
     Create this object in the scope of the parameter server strategy.
     """
@@ -55,7 +55,7 @@ class ServedNet:
 
 
 def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Totals, list[tf.Tensor]]:
-    """Run the forward and backward passes for a worker's part of the batch, on all GPUs of the worker.
+    """Run the forward and backward passes for a worker's slice of the batch on all of the worker's GPUs.
 
     The passes use the servers' current weights. Returns the sums of the loss and the metrics, and the gradients.
     """
@@ -86,11 +86,11 @@ class ServedWorld(World):
 
 
 class Team:
-    """The workers, and the variables of the model and the optimizer on the parameter servers.
+    """The workers, and the model and optimizer variables on the parameter servers.
 
-    Before a checkpoint, the chief copies the variables to an ordinary training state. So checkpoints don't depend on
-    the strategy, and a run with a different strategy can resume from a checkpoint. The chief needs memory for two
-    copies of the state, because the state changes while a checkpoint is written.
+    Before each checkpoint, the chief copies the variables to a regular training state. Therefore, checkpoints don't
+    depend on the strategy, and a run with a different strategy can resume from them. The chief needs memory for two
+    copies of the state, because the state changes while a checkpoint is being written.
     """
 
     communicating, seconds = None, 0.0  # unknown, because no worker waits for another
@@ -115,11 +115,11 @@ class Team:
         self._take, self._score = take, tf.function(lambda *one: score(net, *one))
 
     def take(self, parts: Sequence[Batch]) -> Totals:
-        """Schedule the parts of the next step.
+        """Schedule the next step's per-worker batches.
 
-        Returns the sums of the loss and the metrics over the parts that finished meanwhile.
+        Returns the sums of the loss and the metrics over the batches that have finished in the meantime.
 
-        If a report, an evaluation or a checkpoint is due after the step, wait for all parts.
+        If a report, an evaluation, or a checkpoint is due after the step, wait for all scheduled batches.
         """
         config, step = self._config, self._state.step
         rate = tf.constant(learning_rate(config, step))
@@ -128,9 +128,9 @@ class Team:
         return self._finished(0 if is_due else AHEAD * self._workers)
 
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
-        """Return the sums of the loss and the metrics over batches.
+        """Return the sums of the loss and the metrics over all batches in `parts`.
 
-        The workers compute these sums. After the last step, the chief computes the sums without the workers.
+        The workers compute these sums. After the last step, the chief computes them without the workers.
         """
         if self._state.step == self._config.steps:
             self._heartbeats.need_nobody()
@@ -142,7 +142,7 @@ class Team:
         return totals + self._finished(0)
 
     def _finished(self, left: int) -> Totals:
-        """Wait until at most `left` parts are unfinished. Returns the totals of the finished parts."""
+        """Wait until at most `left` batches are unfinished. Returns the totals of the finished batches."""
         totals = self._zeros
         while len(self._results) > left:
             with self._heartbeats.patience():
@@ -158,7 +158,7 @@ class Team:
         self._served.optimizer.iterations.assign(self._state.optimizer.iterations.numpy() * self._workers)
 
     def _pull(self) -> None:
-        """Wait for all parts, then copy the variables of the parameter servers to the training state."""
+        """Wait for all scheduled batches, and then copy the parameter servers' variables to the training state."""
         self._finished(0)
         with self._heartbeats.patience():
             for mine, theirs in self._pairs():
@@ -166,7 +166,7 @@ class Team:
         self._state.optimizer.iterations.assign(self._state.step)
 
     def _pairs(self) -> Iterator[tuple[Any, list[Any]]]:
-        """Yield each variable of the training state, with the slices of this variable on the parameter servers."""
+        """Yield each variable of the training state with its shards on the parameter servers."""
         weights, (ours, theirs) = self._served.net.weights, (self._state.optimizer, self._served.optimizer)
         yield from zip(self._state.net.trainable_variables, map(pieces, weights), strict=True)
         for name in MOMENTS:
@@ -178,9 +178,9 @@ class Team:
 def fetched(result: Any, coordinator: Any) -> Any:
     """Return the result of a scheduled function.
 
-    A finished result stays on its worker until the chief copies the result. If the worker is lost before the copy, the
-    coordinator lets another worker compute the result again. `Heartbeats.patience` limits how long this function waits.
-    Raises OpError if the coordinator can't recover.
+    A result stays on its worker until the chief copies it. If the worker is lost before then, the coordinator has
+    another worker recompute the result. `Heartbeats.patience` limits how long this function waits. Raises OpError if
+    the coordinator can't recover.
     """
     while True:
         try:
@@ -191,12 +191,12 @@ def fetched(result: Any, coordinator: Any) -> Any:
 
 
 def pieces(weight: Any) -> list[Any]:
-    """Return the slices of a variable along its first axis. A small variable has only one slice."""
+    """Return the shards into which a variable is split along its first axis. A small variable has only one shard."""
     return list(getattr(weight, "variables", [weight]))
 
 
 def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable]:
-    """Return the moments whose names end with `name`, in the same order as the optimizer's variables."""
+    """Return AdamW's moments with the name suffix `name`, in the order of the optimizer's variables."""
     return [variable for variable in optimizer.variables if variable.path.endswith(name)]
 
 
