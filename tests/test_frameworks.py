@@ -177,7 +177,7 @@ class OfTheTemplate(Framework):
         print(packed.stdout)
         assert "upload it: gcloud storage cp dist/" in packed.stdout
         shown = trained(project, "prebuilt", "--", "--steps", "10", "--warmup", "2")
-        assert "the availability of this image ended on" in shown
+        assert "this image reached its end of availability on" in shown
         assert "Job succeeded" in shown
 
     @pytest.mark.proof

@@ -216,7 +216,7 @@ def test_a_model_that_cannot_be_fetched_is_said(built: Built) -> None:
     built.start("nowhere", "-m", "trainer.serving", "gs://b/model", options=("--network=none", "--entrypoint=python"))
     code, said = built.end("nowhere")
     assert code == 1
-    assert "gs://b/model cannot be read: " in said
+    assert "gs://b/model can't be read: " in said
     assert "Traceback" not in said
 
 
@@ -241,7 +241,7 @@ def test_a_bucket_that_cannot_be_written_is_said_before_the_training(built: Buil
     built.start("denied", "--steps", "10", "--warmup", "2", options=options(alone, tmp_path, "ro"))
     code, said = built.end("denied")
     assert code == 1
-    assert "/gcs/b/run/model cannot be written (Read-only file system" in said
+    assert "/gcs/b/run/model can't be written (Read-only file system" in said
     assert "Traceback" not in said
 
 

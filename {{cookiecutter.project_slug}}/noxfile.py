@@ -1,6 +1,6 @@
 """Defines the project's commands as nox sessions. To list the sessions, run: nox -l.
 
-To run a session, use: nox -s NAME. Arguments after -- go to the session's tool: nox -s tests -- -k cluster
+To run a session, use: nox -s NAME. Arguments after -- go to its tool, as in: nox -s tests -- -k cluster
 """
 
 import sys
@@ -16,7 +16,7 @@ CODE = ("trainer", "tests", *sorted(map(str, Path().glob("*.py"))))  # this file
 
 
 def python(session: nox.Session, *arguments: str) -> None:
-    """Run Python in .venv, the virtual environment of all sessions. If necessary, create or update .venv first."""
+    """Run Python in .venv, the sessions' shared virtual environment. If necessary, create or update .venv first."""
     wanted = f"# Python {sys.version}\n" + "".join(path.read_text() for path in REQUIREMENTS)
     if not (INSTALLED.exists() and INSTALLED.read_text() == wanted):  # the latest pip needs half the time
         session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", ".venv", external=True)
@@ -54,7 +54,7 @@ def check(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def plan(session: nox.Session) -> None:
-    """Print a job's cost and whether reducers pay off. Example: nox -s plan -- jobs/workers.yaml --step-seconds 0.2."""
+    """Print a job's cost and whether reducers cut it. Example: nox -s plan -- jobs/workers.yaml --step-seconds 0.2."""
     python(session, "-m", "vertex_launch", "plan", *(session.posargs or ["jobs/workers.yaml"]))
 
 
@@ -66,13 +66,13 @@ def local(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def emulate(session: nox.Session) -> None:
-    """Run a local Vertex AI for gcloud and the SDK until you press Ctrl-C. Example: nox -s emulate -- --capacity 64."""
+    """Emulate Vertex AI for gcloud and the SDK until you press Ctrl-C. Example: nox -s emulate -- --capacity 64."""
     python(session, "-m", "vertex_launch", "emulate", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def image(session: nox.Session) -> None:
-    """Build the image. Pass cpu for the small CPU image, push to upload the image, or cloud to use Cloud Build."""
+    """Build the image. Pass cpu for a small CPU image, push to upload it, or cloud to use Cloud Build."""
     python(session, "-m", "vertex_launch", "image", *session.posargs)
 
 
@@ -90,11 +90,11 @@ def package(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def setup(session: nox.Session) -> None:
-    """Create the Google Cloud resources for jobs after confirmation. To preview, run: nox -s setup -- --dry-run."""
+    """After confirmation, create Google Cloud resources for jobs. To preview them, run: nox -s setup -- --dry-run."""
     python(session, "-m", "vertex_launch", "setup", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def submit(session: nox.Session) -> None:
-    """Show a job, ask for confirmation, and submit the job to Vertex AI. Example: nox -s submit -- jobs/single.yaml."""
+    """Show a job, ask for confirmation, and submit it to Vertex AI. Example: nox -s submit -- jobs/single.yaml."""
     python(session, "-m", "vertex_launch", "submit", *(session.posargs or ["jobs/workers.yaml"]))

@@ -942,14 +942,14 @@ CASES = [
         "prebuilt-unknown",
         alone(CPU, **{"containerSpec.imageUri": registry("scikit-learn-cpu.1-6:latest")}),
         alone(CPU, **{"containerSpec.imageUri": PREBUILT}),
-        ("did you mean sklearn-cpu.1-6:latest? The availability of this image ended on 2026-07-11, so build",),
+        ("did you mean sklearn-cpu.1-6:latest? This image reached its end of availability on 2026-07-11, so build",),
         project=replace(PROJECT, today=date(2026, 7, 12)),
     ),
     Case(
         "prebuilt-ended",
         packaged(),
         packaged(),
-        ("the availability of this image ended on 2026-07-11", "your own image"),
+        ("this image reached its end of availability on 2026-07-11", "your own image"),
         project=replace(PROJECT, today=date(2026, 7, 12)),
     ),
     Case(
@@ -1235,7 +1235,7 @@ CASES = [
         },
         "trialJobSpec.workerPoolSpecs[0].containerSpec.command[2]",
         "every trial trains with the defaults",
-        'write python train.py "$@" in the script. After the script, add a word such as _',
+        'write python train.py "$@" in the script. After the script, add an argument such as _',
     ),
     tuning(
         "trial-parallel",

@@ -614,7 +614,7 @@ def test_the_model_of_a_job_is_fetched_whole(vertex: Service) -> None:
     code, _, err = said(vertex, "model", "exports")
     assert (code, err) == (
         1,
-        "exports-model: this folder already exists; remove the folder, or specify a different folder with --to\n",
+        "exports-model: this folder already exists; remove it, or use --to to specify a different one\n",
     )
 
 

@@ -184,7 +184,7 @@ while (folder / "2" / "large").read_bytes() == bytes(1000): time.sleep(0.05)
     ("word", "sentence", "content"),
     [
         ("flip", "has flipped bytes in its latest checkpoint", bytes(500) + b"\xff" * 64 + bytes(436)),
-        ("truncate", "has a file cut in half in its latest checkpoint", bytes(500)),
+        ("truncate", "has a truncated file in its latest checkpoint", bytes(500)),
     ],
 )
 def test_the_largest_file_of_the_newest_checkpoint_is_damaged(

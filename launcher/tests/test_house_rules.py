@@ -115,7 +115,7 @@ def test_explanations_know_the_rules_and_severities_of_the_project(tmp_path: Pat
         "otherwise  The job occupies machines that other teams need.\nsource     handbook.example.com/training\n\n"
         "house-trials: A tuning job has at most 50 trials.\n\n"
         "severity   error\ncertainty  documented\n"
-        "otherwise  Vertex AI may accept the job, but the project's own rules don't allow it.\n"
+        "otherwise  Vertex AI might accept the job, but the project's own rules don't allow it.\n"
         "source     handbook.example.com/training\n"
     )
 

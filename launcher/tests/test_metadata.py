@@ -121,7 +121,7 @@ def test_contexts_form_families_without_circles(vertex: Service) -> None:
         "POST", f"/v1/{bottom.resource_name}:addContextChildren", {"childContexts": [top.resource_name]}
     )
     assert status == 400
-    message = f"{top.resource_name} is above {bottom.resource_name}".replace(PARENT, BY_ID)
+    message = f"{top.resource_name} is an ancestor of {bottom.resource_name}".replace(PARENT, BY_ID)
     assert message in refused["error"]["message"]
     service_client().remove_context_children(context=top.resource_name, child_contexts=[middle.resource_name])
     assert listed(f'parent_contexts:"{top.resource_name}"') == []

@@ -128,7 +128,7 @@ def test_of_several_replicas_the_one_that_reported_in_the_place_of_the_chief_is_
     (tmp_path / "workerpool1-1.metrics").write_text(line(1, other=1))
     file = MetricFile(tmp_path / "workerpool0-0.metrics", ["loss"])
     assert file.read(ended=True) == []
-    said = "no metric loss was reported by the chief, but by workerpool1-0. Report the metric from workerpool0-0."
+    said = "no metric loss was reported by the chief, only by workerpool1-0. Report the metric from workerpool0-0."
     assert file.why_none() == said
 
 

@@ -741,7 +741,7 @@ def test_a_run_of_this_machine_without_gpus_measures_none(tmp_path: Path) -> Non
     buckets = tmp_path / ".vertex/gcs"
     run = buckets / "demo/run"
     with pytest.raises(
-        FaultError, match="this run is from this machine, which doesn't have a GPU; copy the output of a cloud run"
+        FaultError, match="this run wasn't measured on a GPU, because this machine doesn't have one; copy the output"
     ):
         workload.require_gpus(run, buckets, gpus=())
     workload.require_gpus(run, buckets, gpus=("0",))
@@ -874,7 +874,7 @@ def test_price_and_quota_depend_on_the_machines_alone(tmp_path: Path) -> None:
         (("jobs/workers.yaml", "--step-seconds", "inf"), "--step-seconds is inf; use a finite number above 0"),
         (("jobs/workers.yaml", "--gradient-bytes", "nan"), "--gradient-bytes is nan; use a finite number above 0"),
         (("jobs/workers.yaml", "--mfu", "nan"), "--mfu is nan; use a fraction from 0.01 to 1"),
-        (("jobs/single.yaml", "--apply", *GIVEN), "reducers don't pay off; the job doesn't need pool 2"),
+        (("jobs/single.yaml", "--apply", *GIVEN), "reducers aren't worth their price; the job doesn't need pool 2"),
         (("jobs/no.yaml",), "jobs/no.yaml: error: the file doesn't exist"),
         (
             ("jobs/workers.yaml", "--chart", "x.png"),

@@ -117,7 +117,7 @@ def test_with_serve_it_answers_until_it_is_stopped(folder: Path) -> None:
         (("absent", "sample.json"), "absent: the folder doesn't exist"),
         (("exported", "absent.json"), "absent.json"),
         (("exported", "container.py"), "container.py: the file is not valid JSON"),
-        (("exported", "-"), "-: the file contains no instances"),
+        (("exported", "-"), "-: the file doesn't contain instances"),
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence(folder: Path, words: Sequence[str], fault: str) -> None:

@@ -732,7 +732,7 @@ def test_a_search_does_not_begin_in_the_output_folder_of_something_else(
 ) -> None:
     (tmp_path / ".vertex/gcs/b/run/model").mkdir(parents=True)
     _, refused = finish(start("", maxTrialCount=2, parallelTrialCount=1))
-    told = ".vertex/gcs/b/run contains the output of a run other than tuning job tuning"
+    told = ".vertex/gcs/b/run contains output that isn't from tuning job tuning"
     assert refused.splitlines()[-1] == f"tuning.yaml: {told}; to delete that output, add --fresh"
 
 

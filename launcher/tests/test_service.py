@@ -616,5 +616,5 @@ def test_two_services_do_not_share_a_folder(vertex: Service) -> None:
     assert second.returncode == 1
     assert second.stderr.strip() == (
         f".vertex: the local Vertex at {vertex.endpoint} (process {vertex.process.pid}) uses this folder;"
-        " stop it, or use another folder with --state-dir"
+        " stop it, or use --state-dir to specify another folder"
     )

@@ -361,7 +361,7 @@ def test_the_summary_says_what_holds_where_the_file_says_nothing() -> None:
         "  output   none: no files are kept",
         "  account  Vertex AI service agent",
         "  limits   STANDARD, at most 168 h",
-        "  price    unknown; add the price under [prices] in vertex.toml",
+        "  price    unknown; add it under [prices] in vertex.toml",
     ]
 
 

@@ -18,7 +18,7 @@ def replicas(
     job: str | Path,
     address: "Address" = lambda pool, index: f"cmle-training-workerpool{pool}-{index}:2222",  # the service's names
 ) -> "tuple[Replica, ...]":
-    """Return the command and environment variables of each replica of a job file, starting with the chief.
+    """Return the command and environment variables of each replica in a job, starting with the chief.
 
     This function doesn't start any replicas. For a hyperparameter tuning job, return the replicas of the first trial,
     including the trial's flags. `address` maps a pool number and a replica index to a host:port string.

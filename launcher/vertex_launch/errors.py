@@ -37,7 +37,7 @@ class Finding:
         return f"{self.place}: {self.sentence}" if self.place else self.sentence
 
     def below(self, place: str) -> "Finding":
-        """Return the finding with `place` prepended to its location, for a document that contains the original one."""
+        """Return the finding with `place` prepended to its location, for use in an enclosing document."""
         return replace(self, place=f"{place}.{self.place}" if self.place else place)
 
 
@@ -92,7 +92,7 @@ def listed(names: Sequence[str], last: str) -> str:
 
 
 def first(findings: Iterable[Finding]) -> Findings:
-    """Yield the first SHOWN findings, followed by one finding with the number of remaining findings.
+    """Yield the first SHOWN findings, followed by one finding that gives the number of remaining findings.
 
     Applying this function to its own output doesn't change the output.
     """
@@ -133,7 +133,7 @@ def read_text(path: Path) -> str:
 
 
 def letters(word: str) -> str:
-    """Return a name in lowercase without hyphens and underscores.
+    """Return a name in lowercase, without hyphens and underscores.
 
     The returned name is the same for camelCase, snake_case, and gcloud's spelling.
     """

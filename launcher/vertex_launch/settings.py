@@ -41,7 +41,7 @@ VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 class Settings:
     """The keys of vertex.toml, and the origin of each value that a flag or an environment variable sets.
 
-    If a text key has no value, the key's value is "".
+    If a text key isn't set, its value is "".
     """
 
     project: str = ""
@@ -155,7 +155,7 @@ def _findings(toml: Mapping[str, Any]) -> Findings:
         elif key == "bucket" and value.startswith("gs://"):
             yield Finding(key, "starts with gs://", "write only the bucket name")
         elif key in FOLDERS and not NAME.fullmatch(value):
-            yield Finding(key, f"{json.dumps(value)} isn't a {key} name", "use only letters, digits, - and _")
+            yield Finding(key, f"{json.dumps(value)} isn't a {key} name", "use only letters, digits, -, and _")
 
 
 def _of_table(key: str, value: Any) -> Findings:

@@ -17,8 +17,8 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 HEAD = """\
 # How jobs handle faults
 
-`nox -s faults` generates this page. In {kept} of {count} test cases, jobs with faults meet the guarantee. Each test
-case is a job that trains for 60 steps and saves a checkpoint every {interval} steps. The
+`nox -s faults` generates this page. In {kept} of {count} test cases, the job meets the guarantee despite the fault.
+Each test case is a job that trains for 60 steps and saves a checkpoint every {interval} steps. The
 [`--fault`](../launcher/docs/rehearse.md) flag simulates a fault in one replica. If the job fails, the test runs it
 again without the fault.
 
@@ -26,18 +26,18 @@ The guarantee consists of four rules:
 
 - No job hangs. If a job runs for {deadline} s, the test treats it as hung.
 - No job fails silently.
-- The launcher names the faulty replica within {named_in} s of the fault. The name is in the first lines that the
-  launcher prints after the job ends.
+- The launcher names the faulty replica within {named_in} s of the fault. The name appears in the first lines that
+  the launcher prints after the job ends.
 - The next run resumes from the latest checkpoint.
 
 Some faults change the project's code on one replica (`tests/matrix/changes.py`):
 
 - `hangs-...` makes one of the replica's processes hang in a function.
-- `another-...` and `a-sample-less` change the replica's data or state. Without a check in the trainer, a job with this
-  fault would continue, but its result would be wrong.
+- `another-...` and `a-sample-less` change the replica's data or state. Without a check in the trainer, a job with such
+  a fault would continue, but its result would be wrong.
 
-The tests don't make a TensorFlow chief hang while it writes a checkpoint, because the other replicas would then wait
-for a day.
+The tests don't make a TensorFlow chief hang while it writes a checkpoint, because the other replicas would wait for
+a day.
 
 The trainer's tests cover faults that `--fault` can't simulate:
 
@@ -49,7 +49,7 @@ The trainer's tests cover faults that `--fault` can't simulate:
 
 The tables have these columns:
 
-- *Named* is the replica that appears in the line `Job failed: ...` or in the sentence after this line.
+- *Named* is the replica that appears in the line `Job failed: ...` or in the sentence after it.
 - *Resumed* is the step from which the job resumed after a restart or in the next run.
 - *Seconds* is the duration of the run with the fault. Two test cases ran at the same time on shared CPU cores.
 """

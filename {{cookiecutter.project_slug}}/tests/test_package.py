@@ -27,4 +27,4 @@ def test_an_image_past_its_end_is_told_with_the_date() -> None:
     command = [sys.executable, "-m", "vertex_launch", "check", "jobs/prebuilt.yaml"]
     said = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE).stderr
     place, cure = r"workerPoolSpecs\[0\].pythonPackageSpec.executorImageUri", "build your own image"
-    assert re.search(rf"warning: {place}: the availability of this image ended on \d{{4}}-\d\d-\d\d; {cure}", said)
+    assert re.search(rf"warning: {place}: this image reached its end of availability on [-\d]{{10}}; {cure}", said)

@@ -260,7 +260,7 @@ def test_the_command_writes_the_example_and_says_what_to_do_with_it(tmp_path: Pa
     ("to", "words"),
     [
         ("gs://b/set", "--to gs://b/set isn't a local folder"),
-        (__file__, f"--to {__file__} cannot be written"),
+        (__file__, f"--to {__file__} can't be written"),
     ],
 )
 def test_a_wrong_command_is_one_sentence(to: str, words: str) -> None:

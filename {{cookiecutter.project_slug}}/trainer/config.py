@@ -78,7 +78,7 @@ class LoopFlags:
     If it is 0, threads prepare the batches, but Python runs only one thread at a time."""
     anyway: bool = False
     """Continue even if shards are missing or replicas have diverged.
-    Also continue if the data, flags, or code differ from the checkpoint or from other replicas."""
+    Also continue if the data, flags, or code differ from those of the checkpoint or of other replicas."""
     rollcall_timeout: float | None = None
     """Seconds to wait for the other replicas at startup. The default is 600 on Vertex AI and 60 in the local Vertex."""
     collective_timeout: float = 300
@@ -103,7 +103,7 @@ class Config(ModelFlags, LoopFlags):
 
 
 def findings(config: Config) -> Iterator[str]:
-    """Yield an error message with the flag's name for each invalid value."""
+    """Yield one error message per invalid value, including the flag's name."""
     if "inputs" not in (names := data.Batch._fields):
         yield (
             f"trainer/data.py: Batch has {', '.join(names)}, but not `inputs`;"
@@ -129,7 +129,7 @@ def findings(config: Config) -> Iterator[str]:
 def of_model(config: ModelFlags) -> dict[str, str]:
     """Return the model's own flags.
 
-    The shapes of the weights don't determine all of these flags. For example, they don't determine the number of heads.
+    The shapes of the weights don't determine all of these flags, such as the number of heads.
     """
     of_data = {field.name for field in fields(DataFlags)}
     return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}
@@ -150,7 +150,7 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 def due(step: int, config: Config, *intervals: int) -> bool:
-    """Return True if this is the last step, or if the step is a multiple of any interval."""
+    """Return True if this is the last step or a multiple of any interval."""
     return step == config.steps or any(step % interval == 0 for interval in intervals)
 
 

@@ -21,7 +21,7 @@ BRIEF_SECONDS = 3.0  # request timeout for shell completion
 
 
 def sent_jobs(asked: CompletionContext) -> list[str]:
-    """Return the recent job names that start with the typed text.
+    """Return the names of recent jobs that start with the typed text.
 
     If the service doesn't respond, return an empty list.
     """

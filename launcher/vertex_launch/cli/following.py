@@ -118,9 +118,9 @@ def earliest(text: str, now: datetime) -> datetime | None:
 def follow_to_end(
     service: Service, name: str, log: Log, wanted: Wanted = lambda line: True, as_json: bool = False
 ) -> int:
-    """Print a job's events until the job ends, and return the exit code for the job's final state.
+    """Print a job's events until it ends, and return the exit code for its final state.
 
-    If the user presses Ctrl-C, the job continues, and this function prints the command that resumes following it. If
+    If the user presses Ctrl-C, the job continues, and this function prints the command for following it again. If
     `as_json` is true, print only JSON lines to stdout, and print all other output to stderr.
     """
     job: Resource = {"name": name}
@@ -174,9 +174,9 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
 
 
 class Screen(Progress):
-    """The terminal output: log lines, and a progress bar below the log lines.
+    """The terminal output: log lines, with a progress bar below them.
 
-    Before the first step, the job's state, wait time, and run time are shown instead of the progress bar.
+    Before the first step, the job's state, wait time, and run time replace the progress bar.
     """
 
     def __init__(self, output: Console, as_json: bool) -> None:
@@ -193,7 +193,7 @@ class Screen(Progress):
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
     def move(self, steps: events.Steps, cost: str) -> None:
-        """Update the progress bar. If `steps` doesn't contain a metric, keep the previous one."""
+        """Update the progress bar. If `steps` doesn't contain a metric, keep showing the previous metric."""
         metric = steps.metric or (self.tasks[0].fields["metric"] if self.tasks else "")
         bar: dict[str, Any] = {"completed": steps.done, "total": steps.total, "metric": metric, "cost": cost}
         self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
@@ -213,7 +213,7 @@ def headline(job: Resource, service: Service) -> Text:
 
 
 def times(job: Resource) -> list[str]:
-    """Return the wait time and the run time of a job, such as `waited 2 min 3 s` and `runs for 12 s`."""
+    """Return a job's wait time and run time, such as `waited 2 min 3 s` and `runs for 12 s`."""
     now = datetime.now(UTC)
     waited, ran = jobs.waited(job, now), jobs.ran(job, now)
     runs = "ran" if state(job) in ENDED else "runs for"
@@ -228,7 +228,7 @@ def so_far(job: Resource, service: Service) -> str:
 
 
 def print_cause(service: Service, job: Resource) -> None:
-    """Print the service's message that explains why a job failed.
+    """Print the service's explanation of why a job failed.
 
     If the message doesn't contain a traceback, also print the last error lines of the replica that failed first.
     """

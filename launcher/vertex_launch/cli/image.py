@@ -176,7 +176,7 @@ class PackageOptions(StandIns):
 
 @dataclass(frozen=True)
 class Package:
-    """A source distribution file, and its folder in the bucket."""
+    """A source distribution file and its folder in the bucket."""
 
     file: Path
     folder: str
@@ -223,5 +223,5 @@ def _name(path: Path) -> str:
         return str(tomllib.loads(read_text(path))["project"]["name"])
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise FaultError(
-            f"{path}: the file doesn't describe a package ({error}); add a table [project] with a name"
+            f"{path}: the file doesn't describe a package ({error}); add a [project] table with a name"
         ) from None

@@ -110,9 +110,7 @@ class CostOptions(SentJobOptions):
         with self.sent() as (service, job):
             cost = jobs.cost(job, service.settings.catalog, datetime.now(UTC))
         if cost is None:
-            raise FaultError(
-                f"{job['name']}: the price of a machine is unknown; add the price under [prices] in vertex.toml"
-            )
+            raise FaultError(f"{job['name']}: the price of a machine is unknown; add it under [prices] in vertex.toml")
         price = cost.per_hour
         if self.json:
             print(json.dumps({"job": job["name"], "usd": cost.usd, "hours": cost.hours, "per_hour": price.usd}))

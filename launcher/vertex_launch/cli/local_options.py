@@ -31,9 +31,9 @@ class LocalOptions(SettingsOptions):
     ] = None
 
     def context(self, options: Options) -> Context:
-        """Return the context in which jobs run.
+        """Return the state folder, settings, and options for jobs on this machine.
 
-        Print a warning for each variable that should be passed to replicas but isn't set in your shell.
+        Print a warning for each variable that replicas should receive but that isn't set in your shell.
         """
         settings = passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, settings.env):

@@ -22,22 +22,22 @@ CURES |= dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ROOM)
 # Command -> its purpose.
 COMMANDS = {
     "check": "Report job settings that Vertex AI would reject or that would make a job fail later.",
-    "plan": "Estimate a job's machines, cost, quota, memory, and step time, and whether reduction servers pay off.",
+    "plan": "Estimate a job's machines, cost, quota, memory, and step time, and evaluate reduction servers.",
     "run": "Run a job locally. Each replica is a process or a container with Vertex AI's environment variables.",
     "emulate": "Start a local Vertex AI for gcloud and the SDK. With an ACTION, simulate a replica failure.",
     "predict": "Serve an exported model on this machine, request predictions, and stop the server.",
     "setup": "Use gcloud to create the Google Cloud resources that jobs need. Existing resources aren't changed.",
-    "submit": "Show a job, ask for confirmation, and submit the job to Vertex AI. --or and --regions add alternatives.",
+    "submit": "Show a job, ask for confirmation, and submit it to Vertex AI. --or and --regions add alternatives.",
     "jobs": "List the newest jobs, tuning jobs, and training pipelines, with their state and cost.",
-    "status": "Show a job's state, its cost so far, and why the job failed. The exit code depends on the job's state.",
+    "status": "Show a job's state, its cost so far, and why it failed. The exit code depends on the job's state.",
     "logs": "Print the output of a job's replicas in chronological order. With --follow, continue until the job ends.",
     "cancel": "Stop a job, and keep its checkpoints. To resume, submit the job again with the same output folder.",
     "cost": "Estimate a job's cost so far from list prices and the run time of its machines.",
     "model": "Download the model that a job exported to the bucket. For a tuning job, use the best trial's model.",
-    "tensorboard": "Show live curves of a job or of a tuning job's trials in the browser. To stop, press Ctrl-C.",
+    "tensorboard": "Show live TensorBoard curves of a job or tuning job in the browser. To stop, press Ctrl-C.",
     "image": "Build this folder's image. cpu builds a small image, push pushes it, and cloud uses Cloud Build.",
     "lock": "Lock the versions of all packages in the image. With --upgrade, select the newest compatible versions.",
-    "package": "Build a package for a job with a pythonPackageSpec, and print the command that uploads the package.",
+    "package": "Build a package for a job with a pythonPackageSpec, and print the command that uploads it.",
     "schema": "Print a JSON Schema, which editors use to check and complete job files.",
 }
 # Command -> its class. The module of the class is imported only when the command is called.

@@ -48,7 +48,7 @@ def state_dir() -> StateDir:
 
 @dataclass(frozen=True, kw_only=True)
 class StandIns:
-    """The options that override the settings of the same name in vertex.toml."""
+    """The options that override settings with the same names in vertex.toml."""
 
     def settings(self) -> Settings:
         """Return the settings. Options override vertex.toml, and vertex.toml overrides environment variables."""
@@ -63,7 +63,7 @@ class ProjectOptions(StandIns):
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsOptions(ProjectOptions):
-    """The options that override keys of vertex.toml in commands that read a job file."""
+    """The options that override vertex.toml in commands that read a job file."""
 
     bucket: Bucket = ""
     image: Image = ""

@@ -24,7 +24,7 @@ WIDEST = 200  # columns
 
 
 class Lasting(Console):
-    """A console that stops printing if its output pipe is closed. The command continues with the same exit code."""
+    """A console that stops printing if its output pipe is closed. The exit code of the command stays the same."""
 
     def on_broken_pipe(self) -> None:
         with contextlib.suppress(SystemExit):
@@ -37,9 +37,9 @@ console, lasting, errors = Console(**PLAIN), Lasting(**PLAIN), Console(stderr=Tr
 
 
 def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
-    """Check a job file with each of the given settings, and return a job for each.
+    """Check a job file with each set of settings, and return one job per set.
 
-    Print each finding of the rules once. If the job file has an error, exit with code 1.
+    Print each finding only once. If the job file has an error, exit with code 1.
     """
     project = training.project(Path(), date.today())
     examined = [checks.examine(path, settings, project) for settings in places]

@@ -53,7 +53,7 @@ class TensorboardOptions(SentJobOptions):
             if not copy_curves(job, service, folder):
                 fault = f"is {state(job)} and has no curves{'' if state(job) in ENDED else ' yet'}"
                 raise FaultError(f"job {id} {fault}; trainers must write TensorBoard logs to AIP_TENSORBOARD_LOG_DIR")
-        console.print(f"the curves of {job.get('displayName')} are in {folder}; press Ctrl-C to stop TensorBoard")
+        console.print(f"the logs of {job.get('displayName')} are in {folder}; press Ctrl-C to stop TensorBoard")
         page = ("--logdir", str(folder), "--host", "127.0.0.1", "--port", str(self.port))
         command = (sys.executable, "-m", "tensorboard.main", *page)
         with contextlib.suppress(KeyboardInterrupt), signals_as_exceptions(), subprocess.Popen(command) as shown:

@@ -39,15 +39,13 @@ class PlanOptions(SettingsOptions):
     ] = None
     run: Annotated[
         Path | None,
-        Parameter(help="Output folder of a run on one machine of the same type. The plan uses its measured speed."),
+        Parameter(help="Output folder of a run on one machine of the same type. The plan uses that run's speed."),
     ] = None
     mfu: Annotated[
         float, Parameter(help="Expected fraction of peak FLOPS, from 0.01 to 1. A measured speed overrides it.")
     ] = MFU
-    chart: Annotated[Path | None, Parameter(help="Save a chart of 1 to 1,024 machines as a .png or .svg file.")] = None
-    apply: Annotated[bool, Parameter(help="Write the recommended reducers to the job file if they can pay off.")] = (
-        False
-    )
+    chart: Annotated[Path | None, Parameter(help="Save a chart for 1 to 1,024 machines as a .png or .svg file.")] = None
+    apply: Annotated[bool, Parameter(help="Write the recommended reducers to the job file if they can help.")] = False
     json: Annotated[bool, Parameter(help="Print one JSON document instead of tables.")] = False
 
     def act(self) -> None:
@@ -87,7 +85,7 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
-    """Return the messages for contradictory options. The value of a message is true if its contradiction occurs."""
+    """Return messages about contradictory options. A message's value is true if its options contradict each other."""
     count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
@@ -144,7 +142,7 @@ def _draw(plan: Needs, path: Path) -> None:
 
 
 def _missing(plan: Needs) -> str:
-    """Return a message that names the value that the chart lacks and explains how to provide it."""
+    """Return a message that names the value missing from the chart and explains how to provide it."""
     if not isinstance(plan, Plan):
         return f"the chart requires the size of the gradients: {plan.missing}"
     if pools.differ(plan.rows):
@@ -161,7 +159,7 @@ def _apply(job: Job | TuningJob, plan: Needs) -> None:
         raise FaultError(f"{job.path}: --apply changed nothing: {plan.missing}")
     if plan.advised.verdict.pays is False:
         cure = "remove pool 2" if plan.present else "the job doesn't need pool 2"
-        raise FaultError(f"{job.path}: --apply changed nothing, because reducers don't pay off; {cure}")
+        raise FaultError(f"{job.path}: --apply changed nothing, because reducers aren't worth their price; {cure}")
     sizing = plan.advised.sizing
     if plan.present and plan.present.sizing == sizing:
         console.print(f"{job.path}: the file already has {sizing.count} x {sizing.machine_type}")

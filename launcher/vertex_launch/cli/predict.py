@@ -56,7 +56,7 @@ class PredictOptions:
 
 
 def program_of(command: str) -> tuple[str, ...]:
-    """Return the serving command from --command, or by default the command of the project's own server.
+    """Return the --command value or, by default, the command that starts the project's own server.
 
     Raises FaultError if --command is empty and the project doesn't contain a server.
     """
@@ -70,7 +70,7 @@ def program_of(command: str) -> tuple[str, ...]:
 
 
 def request_of(path: Path) -> dict[str, Any]:
-    """Return the prediction request from a file that contains {"instances": [...]} or just the list of instances.
+    """Return the prediction request from a file that contains {"instances": [...]} or only the list of instances.
 
     Raises FaultError if the file can't be read or contains anything else.
     """
@@ -83,5 +83,5 @@ def request_of(path: Path) -> dict[str, Any]:
         raise FaultError(f'{path}: the file is not valid JSON ({error}); write {{"instances": [...]}}') from None
     request = {"instances": content} if isinstance(content, list) else content
     if not isinstance(request, dict) or not isinstance(request.get("instances"), list) or not request["instances"]:
-        raise FaultError(f'{path}: the file contains no instances; write {{"instances": [...]}}')
+        raise FaultError(f'{path}: the file doesn\'t contain instances; write {{"instances": [...]}}')
     return request

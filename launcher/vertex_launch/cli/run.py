@@ -87,7 +87,7 @@ class RunOptions(LocalOptions):
 
 
 def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
-    """Raise FaultError if the trainer would reject any flags after `--`. This check runs before any file is deleted."""
+    """Raise FaultError if the trainer would reject a flag after `--`. This check runs before any file is deleted."""
     project = training.project(Path(), date.today())
     before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
     in_file = {finding.sentence for finding in before}
@@ -98,7 +98,7 @@ def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
     """Return the flags that are also parameters of the tuning job.
 
-    Each trial sets these flags again to its own values, and the last value of a flag takes effect.
+    Each trial appends these flags with its own values, and the last value of a flag takes effect.
     """
     parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
     names = [word.partition("=")[0] for word in flags if word.startswith("--")]
@@ -114,7 +114,7 @@ def _field(flag: str) -> str:
 
 
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
-    """Run a tuning job whose trials run `job`, print the trials, and return whether the tuning job succeeded."""
+    """Run a tuning job whose trials run `job`, print the trials, and return whether it succeeded."""
     from vertex_launch.local import local_search  # this module imports the whole service
 
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))

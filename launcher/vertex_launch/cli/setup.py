@@ -80,7 +80,7 @@ def every(new: Settings, budget: float) -> list[Step]:
     you = f"{'serviceAccount' if who.endswith('.gserviceaccount.com') else 'user'}:{who}"
     named = budget and cloud.ask("billing", "projects", "describe", new.project, "--format=value(billingAccountName)")
     if budget and not named:
-        cure = "run setup without --budget first, to enable the required service"
+        cure = "to enable the required service, first run setup without --budget"
         raise FaultError(f"--budget: the billing account of {new.project} can't be read; {cure}")
     return [*cloud.steps(new, you, policy(), budget, str(named or "").rpartition("/")[2])]
 
@@ -101,7 +101,7 @@ def take(steps: list[Step]) -> None:
 
 
 def show_quotas(new: Settings) -> None:
-    """Print whether each quota is large enough for the job that needs the most of it.
+    """For each quota, print whether it is large enough for the job that needs the most of it.
 
     Quotas that gcloud can't read are skipped.
     """
@@ -118,7 +118,7 @@ def show_quotas(new: Settings) -> None:
 
 
 def needed(path: Path, new: Settings) -> tuple[Quota, ...]:
-    """Return the quotas that a job file needs.
+    """Return the quotas that the job in a file needs.
 
     If the job file isn't valid, return an empty tuple. The `check` command reports the errors in the job file.
     """

@@ -1,4 +1,4 @@
-"""The `submit` command, which shows a job, asks for confirmation, and submits the job to Vertex AI."""
+"""The `submit` command, which shows a job, asks for confirmation, and submits it to Vertex AI."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -105,7 +105,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
 
 @dataclass(frozen=True)
 class Offer:
-    """A job for one region, with its API request and the result of its checks."""
+    """A job for one region, with its API request and check results."""
 
     job: Job | TuningJob
     service: Service  # of the region
@@ -136,7 +136,7 @@ def question(offers: Sequence[Offer], wait: float | None) -> str:
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
-    """Submit the jobs one by one until one starts, and return its service and its name.
+    """Submit the jobs one by one until one starts, and return its service and name.
 
     A job that doesn't start is canceled before the next job is submitted. If none of the jobs starts, exit. If the
     user presses Ctrl-C, the submitted job continues.

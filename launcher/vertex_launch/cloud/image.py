@@ -24,14 +24,14 @@ SECONDS = 7200  # build timeout in Cloud Build
 
 @dataclass(frozen=True)
 class Build:
-    """An image build: the names of the image, and the arguments of `docker build`, excluding the build context."""
+    """An image build: the names of the image, and the `docker build` arguments without the build context."""
 
     names: tuple[str, ...]
     words: tuple[str, ...]
 
     @property
     def print_labels(self) -> tuple[str, ...]:
-        """The Docker or Podman arguments that print labels with the package versions in the built image."""
+        """The Docker or Podman arguments that print the built image's package versions as labels."""
         return ("run", "--rm", "--network=none", "--entrypoint=sh", self.names[0], "-c", LABELS)
 
     @property
@@ -44,7 +44,7 @@ def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
     """Return the description of an image build. If `cpu` is true, the build creates the small image without CUDA.
 
     The names of the small image end in -cpu. If the code has no uncommitted changes, its `revision` becomes an
-    additional tag. This tag still refers to the image after the tag in vertex.toml has moved to a newer one. If the
+    additional tag. This tag still refers to the image after the tag in vertex.toml has moved to a newer image. If the
     revision is unknown, `revision` is "".
     """
     clean = revision and not revision.endswith("-dirty")

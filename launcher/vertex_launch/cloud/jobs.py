@@ -42,7 +42,7 @@ NO_MACHINES = (8, 14)  # RESOURCE_EXHAUSTED, UNAVAILABLE
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a job, computed from list prices and the run time of its machines."""
+    """A job's cost, computed from list prices and the run time of its machines."""
 
     usd: float
     hours: float  # total of all its runs; each trial of a tuning job is a run

@@ -135,7 +135,7 @@ def _line(entry: Resource) -> Line:
 
 @dataclass(frozen=True)
 class Pace:
-    """The interval between requests to a service, and the number of times that the log of an ended job is read."""
+    """The interval between requests to a service, and the number of times that an ended job's log is read."""
 
     between: float  # seconds
     settles: int  # reads of an ended job's log without new lines, after which the log counts as complete

@@ -40,17 +40,13 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
     Raises FaultError if the model is missing or the folder exists, and OSError if the folder can't be written.
     """
     if target.exists():
-        raise FaultError(
-            f"{target}: this folder already exists; remove the folder, or specify a different folder with --to"
-        )
+        raise FaultError(f"{target}: this folder already exists; remove it, or use --to to specify a different one")
     if not target.absolute().parent.is_dir():
-        raise FaultError(
-            f"{target}: the folder {target.absolute().parent} doesn't exist; create this folder, or change --to"
-        )
+        raise FaultError(f"{target}: the folder {target.absolute().parent} doesn't exist; create it, or change --to")
     address = model_address(job)
     blobs = [*_blobs(address, service)]
     if not blobs:
-        raise FaultError(f"{address}: the model doesn't exist; job {id_of(job['name'])} is {state(job)}; see status")
+        raise FaultError(f"{address}: the model doesn't exist; job {id_of(job['name'])} is {state(job)}; see `status`")
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # left by an interrupted copy
     for name, blob in blobs:
@@ -61,10 +57,10 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
 
 
 def copy_curves(job: Resource, service: Service, folder: Path) -> int:
-    """Append new data from a job's curves to local copies of the files, and return the number of files.
+    """Append new data from a job's TensorBoard files to local copies, and return the number of files.
 
-    For a tuning job, copy the curves of all trials. The curves are copied because TensorBoard can't read from a bucket
-    without additional packages. Raises FaultError if the job doesn't have an output folder.
+    For a tuning job, copy the curves of all trials. This function copies the curves because TensorBoard can't read from
+    a bucket without additional packages. Raises FaultError if the job doesn't have an output folder.
     """
     output = _output(job, "curves")
     address = output if "studySpec" in job else f"{output}/logs"

@@ -196,7 +196,7 @@ def _earlier(job: Job | TuningJob, folder: str, objects: Objects, prefix: str) -
 
 
 def _elsewhere(bucket: str, service: Service) -> Findings:
-    """Yield a warning if the bucket is in a different region from the machines.
+    """Yield a warning if the bucket isn't in the machines' region.
 
     A multi-region bucket doesn't cause a warning, because it might be near the machines.
     """
@@ -215,8 +215,8 @@ def _elsewhere(bucket: str, service: Service) -> Findings:
 def _leased(bucket: str, prefix: str, service: Service) -> Findings:
     """Yield a warning if a job, even one from another project or machine, holds the lease on the output folder.
 
-    The finding is only a warning, because the lease's age depends on the clocks of the bucket and this machine, which
-    might differ.
+    The finding is only a warning, because the lease's age depends on two clocks that might differ: the bucket's and
+    this machine's.
     """
     items = service.objects(bucket, prefix=f"{prefix}{lease.FOLDER}")
     times = {str(item["name"]): datetime.fromisoformat(item["updated"]) for item in items}

@@ -44,7 +44,7 @@ class CloudError(FaultError):
 
 @contextlib.contextmanager
 def google_errors(settings: Settings) -> Iterator[None]:
-    """Convert errors of Google's client libraries in the `with` block into a CloudError with a message for the user."""
+    """In the `with` block, convert errors from Google's client libraries into a CloudError with a user message."""
     try:
         yield
     except (GoogleAPIError, GoogleAuthError) as error:

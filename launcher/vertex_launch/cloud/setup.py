@@ -1,7 +1,7 @@
 """Creates a project's resources in Google Cloud before its first job, and updates the settings in the project's files.
 
-Each setup step has two gcloud commands: the first command looks for a resource, and the second one creates it. The
-roles grant least-privilege permissions.
+Each setup step has two gcloud commands: the first looks for a resource, and the second creates it. The roles grant
+least-privilege permissions.
 Sources: Vertex AI, "Use a custom service account"; Artifact Registry, "Configure cleanup policies".
 """
 
@@ -231,7 +231,7 @@ def _gcloud(*line: str) -> tuple[int, str, str]:
 
 
 def renamed(old: Settings, new: Settings) -> Settings:
-    """Return the new settings, with the old project replaced in the image name and in the service account."""
+    """Return the new settings, with the new project in the image name and in the service account."""
     before, after = (f"{version.region}-docker.pkg.dev/{version.project.replace(':', '/')}/" for version in (old, new))
     image, account = new.image, new.service_account
     if old.project and image.startswith(before):

@@ -52,7 +52,7 @@ print(client.create_{field}(parent={parent!r}, {field}=job).name)"""
 
 @dataclass(frozen=True)
 class Request:
-    """A request to create a job: the resource as JSON, and the collection in which the resource is created."""
+    """A request to create a job: the resource as JSON, and the collection in which it's created."""
 
     collection: str
     resource: Resource
@@ -88,7 +88,7 @@ def request(
 ) -> Request:
     """Return the API request that creates a job. The request pins `images` by digest.
 
-    The job gets an image label, and a unique label that identifies the job if the response is lost. `labels` are
+    The job gets an image label, and a unique label that identifies it if the response is lost. `labels` are
     additional labels, such as the revision. These labels override labels in the job file. Labels in the job file
     override labels in vertex.toml. Raises FaultError if there are too many labels.
     """
@@ -109,7 +109,7 @@ def request(
 def submit(request: Request, service: Service, say: Callable[[str], None] = lambda message: None) -> str:
     """Create a job, and return its resource name, such as projects/NUMBER/locations/REGION/customJobs/ID.
 
-    If the service fails, check whether the job was created anyway, and retry only if the job wasn't created.
+    If the service fails, check whether the job was created anyway, and retry only if it wasn't.
 
     Raises GoogleAPICallError if the service rejects the request. If this function raises ServerError or NoAnswerError,
     the job might still exist.
@@ -172,7 +172,7 @@ def price(job: Job | TuningJob, settings: Settings) -> str:
     """Return the hourly price of all trials that run simultaneously, and the maximum cost of the job."""
     each, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if each is None:
-        return "unknown; add the price under [prices] in vertex.toml"
+        return "unknown; add it under [prices] in vertex.toml"
     most = usd(trials.count * _hours(trial(job)) * each.usd)
     return f"{usd(trials.at_once * each.usd)} per hour, {most} at most ({each.certainty}: {each.source})"
 

@@ -1,8 +1,8 @@
 """Suggestions for names of hardware, strategies, and regions that Vertex AI doesn't use.
 
-Users write names from NVIDIA, Compute Engine, Kubernetes, and other clouds, such as L4, nvidia-h100-80gb, v5litepod, or
-a2-ultra. Because hardware names differ only in a model or a number, the name with the nearest spelling often belongs to
-a different machine. Therefore, a suggested name always contains the model that the user wrote. If Vertex AI doesn't
+Users enter names that NVIDIA, Compute Engine, Kubernetes, or other clouds use, such as L4, nvidia-h100-80gb, v5litepod,
+or a2-ultra. Because hardware names differ only in a model or a number, the most similar name often belongs to a
+different machine. Therefore, a suggested name always contains the model that the user entered. If Vertex AI doesn't
 offer the model, this module doesn't suggest a different model.
 """
 
@@ -42,7 +42,7 @@ class _MachineType(NamedTuple):
 
 
 def accelerator_cure(word: str, names: Collection[str]) -> str:
-    """Return advice on how to correct an accelerator name that the API doesn't know."""
+    """Return advice on how to correct an accelerator name that the API doesn't recognize."""
     known, meant = standard(), _accelerator(word)
     current = [name for name in names if name not in known.retired_accelerators]
     if guess := accelerator(word, current):
@@ -52,7 +52,7 @@ def accelerator_cure(word: str, names: Collection[str]) -> str:
 
 
 def accelerator(word: str, names: Iterable[str]) -> str:
-    """Return the most similar accelerator of the same model. Return "" if no accelerator has the model."""
+    """Return the most similar accelerator of the same model, or "" if there is none."""
     meant, is_gpu = _accelerator(word), re.search("nvidia|tesla|[gr]tx", word.casefold())
     same = [name for name in names if _is(meant.model, name) and not (is_gpu and name.startswith("TPU"))]
     return min(same, key=lambda name: (len(_accelerator(name).rest ^ meant.rest), len(name)), default="")
@@ -65,9 +65,9 @@ def machine_cure(word: str, catalog: Catalog) -> str:
 
 
 def machine_types(word: str, catalog: Catalog) -> list[str]:
-    """Return the machine types that a user's word might mean.
+    """Return the machine types that the user's input might refer to.
 
-    The word can be an inexact name of a machine type, or the name of an accelerator.
+    The input can be an inexact machine type name or the name of an accelerator.
     """
     machines = catalog.machines.values()
     families = sorted({one.family for one in machines}, key=len, reverse=True)
@@ -84,7 +84,7 @@ def machine_types(word: str, catalog: Catalog) -> list[str]:
 
 
 def strategy_cure(word: str, names: Collection[str]) -> str:
-    """Return advice on how to correct a scheduling strategy that the API doesn't know."""
+    """Return advice on how to correct a scheduling strategy that the API doesn't recognize."""
     return _by_alias(word, [name for name in names if name not in STRATEGIES], STRATEGIES)
 
 
@@ -122,7 +122,7 @@ def _accelerator(name: str) -> _Accelerator:
 
 
 def _is(model: str, name: str) -> bool:
-    """Return whether an accelerator's name contains a model. The models v5, v6, and v7 match all variants."""
+    """Return whether an accelerator's name contains a model. The models v5, v6, and v7 match all of their variants."""
     theirs = _accelerator(name).model
     return bool(model) and (theirs == model or (model in ("v5", "v6", "v7") and theirs[:-1] == model))
 

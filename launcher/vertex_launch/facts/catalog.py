@@ -64,7 +64,7 @@ class Machine:
 
     @property
     def needs_gpus(self) -> bool:
-        """Whether the machine always has GPUs. Only N1 machines can run either with or without GPUs."""
+        """True if the machine always has GPUs. Only N1 machines can run either with or without GPUs."""
         return bool(self.gpus) and self.family != "n1"
 
 
@@ -87,7 +87,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class N1Network:
-    """The network limits of N1 machines, by the type and number of GPUs."""
+    """The network limits of N1 machines, which depend on the type and number of GPUs."""
 
     gbps_per_vcpu: float
     cap_gbps: Mapping[str, Mapping[int, float]]
@@ -144,7 +144,7 @@ class Catalog:
         return machine.certainty if documented or network.cap(machine, accelerator, count) is None else "uncertain"
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
-        """Return the hourly price of one machine with its GPUs. Return None if a part doesn't have a price."""
+        """Return the hourly price of one machine with its GPUs. Return None if any part's price is unknown."""
         machine, gpu = self.machine(machine_type), self.accelerators.get(accelerator)
         parts = [(1, machine.price if machine else None)]
         if machine and count and not machine.needs_gpus:
@@ -157,13 +157,13 @@ class Catalog:
         return self.reduction_server_images.get(continent, "")
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
-        """Return the full name of the quota metric that ends with `quota`, such as n2_cpus."""
+        """Return the full name of the quota metric whose name ends in `quota`, such as n2_cpus."""
         infix = self.quotas["preemptible"] if preemptible else ""
         return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
 
 
 def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
-    """Return the total price of all parts, with the lowest certainty among the parts.
+    """Return the total price of all parts, with the lowest certainty of any part.
 
     Return None if there are no parts, or if the price of a part is unknown.
     """

@@ -1,8 +1,8 @@
 """Validation of display names and labels. Google breaks down bills by the labels of jobs and other resources.
 
-A resource can have at most 64 labels. Keys and values consist of lowercase letters, digits, - and _, with fewer than 64
-characters and fewer than 128 bytes. A key begins with a letter or a digit. Keys and values can contain international
-characters.
+A resource can have at most 64 labels. Keys and values consist of lowercase letters, digits, hyphens, and underscores.
+Each has fewer than 64 characters and 128 bytes. A key begins with a letter or a digit. Keys and values can contain
+international characters.
 Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022; google-cloud-aiplatform 2.7.0.
 """
 
@@ -18,7 +18,10 @@ LONGEST = 63  # characters
 LONGEST_BYTES = 127  # in UTF-8
 KEY = re.compile(rf"(?=[^\W_])[\w-]{{1,{LONGEST}}}")
 VALUE = re.compile(rf"[\w-]{{0,{LONGEST}}}")
-CURE = f"use only lowercase letters, digits, - and _, with at most {LONGEST} characters and {LONGEST_BYTES} bytes"
+CURE = (
+    "use only lowercase letters, digits, hyphens, and underscores, "
+    f"up to {LONGEST} characters and {LONGEST_BYTES} bytes"
+)
 RESERVED = "aiplatform.googleapis.com/"  # the prefix of the service's own keys, which clients send back
 
 
@@ -39,7 +42,7 @@ def of_all(labels: Mapping[str, str]) -> Findings:
 
 
 def of_label(key: str, value: str, place: str = "labels", place_of_value: str = "") -> Findings:
-    """Yield a finding for each reason why Google would reject a label.
+    """Yield a finding for each reason why Google would reject this label.
 
     If `place_of_value` is "", findings about the value use `place`.
     """

@@ -38,7 +38,7 @@ def folder_fault(address: str, place: str) -> Finding | None:
     if not address.startswith("gs://") or not bucket:
         finding = Finding("", "isn't a folder in a bucket", "write gs://BUCKET/FOLDER")
     elif not BUCKET.fullmatch(bucket):
-        cure = "use only a-z, 0-9, -, _ and ., and begin and end with a letter or a digit"
+        cure = "use only a-z, 0-9, hyphens, underscores, and periods; begin and end with a letter or a digit"
         finding = Finding("", "doesn't begin with a valid bucket name", cure)
     return finding and replace(finding, place=place, fault=f"{json.dumps(address)} {finding.fault}")
 

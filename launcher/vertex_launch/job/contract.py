@@ -1,4 +1,4 @@
-"""Determines the command and the environment variables of each replica in a job, exactly as Vertex AI does.
+"""Determines each replica's command and environment variables, exactly as Vertex AI does.
 
 Google's notebooks for custom images read the node-level variables RANK, WORLD_SIZE, MASTER_ADDR, and MASTER_PORT.
 Source: Vertex AI documentation, "Distributed training" and "Code requirements", mid-2026.

@@ -35,7 +35,7 @@ def state(resource: Resource) -> str:
 
 
 def style(resource: Resource) -> str:
-    """Return the Rich style in which a terminal shows a job's state."""
+    """Return the Rich style for a job's state."""
     return STYLES.get(state(resource), "yellow")
 
 
@@ -165,8 +165,8 @@ def same_result(search: Resource) -> str:
     metric, value = next(iter(ended[0]["metrics"].items()))
     return (
         f"all {len(ended)} trials measured exactly the same {metric}, {value}. "
-        'The trial flags might not reach the program. If bash -c runs a script, write "$@" in the script, and a '
-        "word for $0 after the script. Otherwise, check sys.argv"
+        'The trial flags might not reach the program. If bash -c runs a script, write "$@" in the script, and '
+        "after the script, add an argument such as _ to set $0. Otherwise, check sys.argv"
     )
 
 

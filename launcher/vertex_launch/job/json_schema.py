@@ -1,4 +1,4 @@
-"""The JSON Schema of job files. Editors use it to complete and explain keys and to underline errors.
+"""The JSON Schema of job files. Editors use this schema to complete and explain keys and to underline errors.
 
 The schema is generated from the same descriptors that proto_validation.py uses. As far as JSON Schema allows, the
 schema accepts the same documents as proto_validation.py. The schema is stricter only for enums, because it rejects

@@ -38,8 +38,8 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
     Args:
         below: The glob pattern of the subfolders to check. The pattern `**/` selects the output folder and all
             of its subfolders.
-        seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew it in this
-            time, `in_use` treats the job as ended.
+        seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew it within
+            this time, `in_use` treats the job as ended.
     """
     for file in sorted(output.glob(f"{below}{FOLDER}*.json")):
         with contextlib.suppress(*NONE):
@@ -89,7 +89,7 @@ def _is_renewed(file: Path, seconds: float) -> bool:
 
 
 def machine(stream: IO[bytes]) -> str:
-    """Return an ID of the machine and the mounted file system on which a lock on the file is valid."""
+    """Return an ID of the machine and the file system for which a lock on this file is valid."""
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 

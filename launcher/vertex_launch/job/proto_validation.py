@@ -81,7 +81,7 @@ def item(field: FieldDescriptor) -> FieldDescriptor:
 
 
 def message_in(field: FieldDescriptor) -> Descriptor | None:
-    """Return the type of the API message in a field or in a map's values.
+    """Return the type of the API messages in a field or in a map's values.
 
     Return None for scalars and for messages that have a special form in JSON.
     """

@@ -1,4 +1,4 @@
-"""The schema file that editors use for a job file. The job file's first line contains its path."""
+"""The schema file that editors use for a job file. The job file's first line contains the schema file's path."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ def write_for(jobs: Iterable[Path]) -> None:
 
 
 def _named(job: Path) -> list[Path]:
-    """Return a list with the schema file that a job file refers to. If there is no such file, return an empty list.
+    """Return a list with the schema file that a job file refers to, or an empty list if there is none.
 
     If the job file is a pipe, it has already been read, so this function doesn't read it again.
     """

@@ -1,4 +1,4 @@
-"""Strict parser for job files in YAML or JSON.
+"""A strict parser for job files in YAML or JSON.
 
 For a valid job file, the parser returns an API message. Otherwise, it reports all errors together.
 

@@ -43,7 +43,7 @@ class StateDir:
 
     @property
     def entries(self) -> Path:
-        """The file that contains the log entries that programs in replicas sent to Cloud Logging."""
+        """The file with the log entries that programs in replicas sent to Cloud Logging."""
         return self.folder / "entries.jsonl"
 
     def hosts(self, job_id: str) -> Path:
@@ -51,7 +51,7 @@ class StateDir:
         return self.logs(job_id) / "hosts"
 
     def nfs(self, server: str, path: str) -> Path:
-        """Return the local folder that replaces a folder that an NFS server exports."""
+        """Return the local folder that replaces an NFS server's exported folder."""
         return self.folder.absolute() / "nfs" / server / path.lstrip("/")
 
     def metrics(self, job_id: str, replica: str = CHIEF_REPLICA) -> Path:

@@ -1,6 +1,6 @@
-"""Strict parser for a YAML or JSON document. The parser preserves the text and the line number of each value.
+"""A strict parser for YAML and JSON documents. The parser preserves the text and the line number of each value.
 
-PyYAML's own constructors don't preserve the text of a value. For example, 10:30 becomes 630, `yes` becomes True, and
+PyYAML's own constructors don't preserve a value's text. For example, 10:30 becomes 630, `yes` becomes True, and
 the last value of a repeated key replaces the earlier ones.
 """
 
@@ -50,7 +50,7 @@ class Items(list[Any]):
 
 
 class Mapping(dict[str, Any]):
-    """A mapping that also contains the line number of each key, and all line numbers of each repeated key."""
+    """A mapping that also stores the line number of each key, or all line numbers if the key is repeated."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]], written: Sequence[tuple[str, int]] = ()) -> None:
         super().__init__(pairs)

@@ -1,6 +1,6 @@
 """Validates the study of a hyperparameter tuning job, and provides the values of the study's parameters.
 
-`vertex-launch check` shows the docstrings of the functions `..._findings` as rules.
+`vertex-launch check` shows the docstrings of the `..._findings` functions as rules.
 Source, unless a docstring gives a different one: google-cloud-aiplatform 2.7.0, the documentation of StudySpec.
 """
 
@@ -47,7 +47,7 @@ STOPPING = ("median_automated_stopping_spec", "decay_curve_stopping_spec", "conv
 
 @dataclass(frozen=True)
 class _Node:
-    """A parameter, its path, and the values of its parents that activate the parameter."""
+    """A parameter, its path, and the parent values that activate it."""
 
     place: str
     spec: ParameterSpec
@@ -88,7 +88,7 @@ def described(parameter: ParameterSpec) -> str:
 def shown(value: float | int | str) -> str:
     """Return a parameter value as text for a flag.
 
-    For 64.0, return `64`, because a trainer may expect an integer.
+    For 64.0, return `64`, because a trainer might expect an integer.
     """
     return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
@@ -99,7 +99,7 @@ def is_active(child: Conditional, value: Any) -> bool:
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
-    """Yield a finding for each reason for which the local Vertex rejects the study.
+    """Yield a finding for each reason why the local Vertex rejects the study.
 
     This function doesn't check the job that each trial runs, because the rules for custom jobs check it.
     """
@@ -289,7 +289,7 @@ def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, 
     parent = owners[0] if owners else "the parameter that it depends on"
     cure = f"move {name or 'it'} and its values to the conditionalParameterSpecs of {parent}"
     if name and name == node.spec.parameter_id:
-        return f"{name} depends on itself, but must be under a different parameter", cure
+        return f"{name} depends on itself, but must depend on a different parameter", cure
     if owners and not _has_values(node.spec, child):
         return f"this parameter is under {node.spec.parameter_id}, but its values belong to {parent}", cure
     return None

@@ -21,7 +21,7 @@ NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:@-]+|^[.:@-]")
 
 
 class JobRecord:
-    """The resource and the journal of a job."""
+    """A job's resource and journal."""
 
     def __init__(self, job: Job, context: Context) -> None:
         settings = for_local(context.settings)

@@ -1,4 +1,4 @@
-"""Run a hyperparameter tuning job on this machine without starting a local Vertex server."""
+"""Runs a hyperparameter tuning job on this machine without starting a local Vertex server."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from vertex_launch.local.views.jobs import reports
 
 
 class Searched(NamedTuple):
-    """A tuning job that has ended, and all custom jobs, including those of its trials."""
+    """An ended tuning job, and all custom jobs in the state folder, including its trials' jobs."""
 
     search: Resource
     runs: Sequence[Resource]
@@ -56,7 +56,7 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
 def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job: Job, state_dir: StateDir) -> Resource:
     """Return the latest tuning job with the same name and output folder, or {} if there is none.
 
-    Raises FaultError if the earlier tuning job has a different study, or the output folder contains files of a
+    Raises FaultError if the earlier tuning job has a different study or if the output folder contains files from a
     different run.
     """
     wanted = as_json(message)
@@ -65,7 +65,7 @@ def _earlier(searches: Iterable[Resource], message: HyperparameterTuningJob, job
     last = next(same, {})
     output = local_folder(job, state_dir)
     if not last and output and output.exists() and any(output.iterdir()):
-        fault = f"{shown(output)} contains the output of a run other than tuning job {name}"
+        fault = f"{shown(output)} contains output that isn't from tuning job {name}"
         raise FaultError(f"{job.origin}: {fault}; to delete that output, add --fresh")
     before = last.get("studySpec", study)
     if changed := [key for key in sorted({*study, *before}) if study.get(key) != before.get(key)]:

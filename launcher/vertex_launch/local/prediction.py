@@ -1,6 +1,6 @@
-"""Run a model's serving container command locally, and send prediction requests as Vertex AI does.
+"""Runs a model's serving container command locally, and sends prediction requests as Vertex AI does.
 
-Source of the routes, variables, and formats: Vertex AI, "Custom container requirements for inference".
+Source for the routes, variables, and formats: Vertex AI, "Custom container requirements for inference".
 """
 
 import contextlib

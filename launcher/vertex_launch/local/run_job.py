@@ -1,4 +1,4 @@
-"""Runs one job on this machine as Vertex AI does, and shows the output of its replicas."""
+"""Runs one job on this machine as Vertex AI does, and shows its replicas' output."""
 
 import re
 import shutil
@@ -105,12 +105,12 @@ def introduce(job: Job, whole: int, console: Console) -> None:
     console.print(Text.assemble((job.name, "bold"), f": {count}{part} {noun} on this machine"))
     for pool in filter(lambda pool: pool.reduces, job.pools):
         last = f" to workerpool{pool.index}-{pool.replica_count - 1}" if pool.replica_count > 1 else ""
-        reason = "CLUSTER_SPEC lists reducers, but no gradients pass through them on this machine."
+        reason = "CLUSTER_SPEC lists reducers, but gradients don't pass through them on this machine."
         console.print(f"Not started: workerpool{pool.index}-0{last} (reducers). {reason}", style="dim")
 
 
 def shower(replicas: Sequence[Replica], console: Console) -> Show:
-    """Return a function that prints a replica's name in color, followed by a line of the replica's output."""
+    """Return a function that prints a replica's name in color, followed by a line of its output."""
     width = max(len(replica.name) for replica in replicas) + 2
     here, prefixes = f"{Path.cwd()}/", dict[str, str]()
     for index, replica in enumerate(replicas):
@@ -144,7 +144,7 @@ def printed(line: str) -> Text:
 
 
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
-    """Print how the job ended, with the likely cause first, and print the locations of the output and the logs."""
+    """Print how the job ended, starting with the likely cause, and where its output and logs are stored."""
     for ended in outcome.failures[:1]:
         reason = OUT_OF_MEMORY if ended.signal_name == "SIGKILL" else ""
         console.print(f"Job failed: {ended}{reason}", style="bold red")

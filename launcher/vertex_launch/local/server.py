@@ -120,7 +120,7 @@ class Vertex:
         return ApiError("NOT_FOUND", f"the local Vertex has no {collection}; it has {collections}")
 
     def locations(self, call: Call, project: str) -> Any:
-        """List the regions in the catalog. The local Vertex also accepts requests for all other regions."""
+        """List the regions in the catalog. The local Vertex also accepts requests for any other region."""
         return {"locations": [self.location(call, project, region) for region in catalog.standard().regions]}
 
     def location(self, call: Call, project: str, location: str) -> Any:
@@ -189,4 +189,4 @@ def _listener(port: int) -> socket.socket:
         return socket.create_server((ADDRESS, port))
     except OSError as error:
         fault = os.strerror(error.errno or 0)
-        raise FaultError(f"port {port}: the port can't be used ({fault}); choose another port with --port") from None
+        raise FaultError(f"port {port}: the port can't be used ({fault}); use --port to choose another port") from None

@@ -1,4 +1,4 @@
-"""Decides whether reduction servers pay off for a job, and explains the decision with times and prices."""
+"""Decides whether reduction servers are worth their price, and explains the decision with times and prices."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ WORTHWHILE = 0.02  # share of a step below which a gain is noise
 
 @dataclass(frozen=True)
 class Training:
-    """A training job, with its cost and step time excluding reducers."""
+    """A training job, with its cost and step time without reducers."""
 
     job: Job
     trials: Trials | None  # of a tuning job, which run the job
@@ -45,7 +45,7 @@ class Training:
         return price.usd if price else None
 
     def least_compute(self, communication: float) -> float:
-        """Return the compute time per step, in seconds, above which all machines are faster than a single machine."""
+        """Return the compute time per step, in seconds, above which all machines together outperform one machine."""
         return communication / (pools.scale(self.pools) * SAME - (1 - OVERLAP))
 
 

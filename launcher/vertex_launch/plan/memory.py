@@ -1,7 +1,7 @@
 """Checks whether a job fits on its GPUs by comparing the memory that one process needs with the memory of one GPU.
 
 The sizes of parameters, gradients, and the optimizer's moments are exact. The size of activations is an estimate of the
-memory that the backward pass needs. RESERVED is an estimate of the memory that the CUDA context, NCCL's buffers and
+memory that the backward pass needs. RESERVED is an estimate of the memory that the CUDA context, NCCL's buffers, and
 fragmentation occupy.
 """
 

@@ -1,4 +1,4 @@
-"""Plans the machines, price, memory, and step time of a job, and determines whether reduction servers pay off."""
+"""Plans a job's machines, price, memory, and step time, and determines whether reducers are worth their price."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class Compute:
 
     @property
     def counts(self) -> bool:
-        """Whether the compute time is reliable. An estimate ignores kernel launches, which dominate a short step."""
+        """True if the compute time is reliable. An estimate ignores kernel launches, which dominate a short step."""
         return not self.estimated or self.seconds >= SHORT
 
 

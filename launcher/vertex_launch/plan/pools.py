@@ -101,7 +101,7 @@ def price(some_rows: Sequence[Row], at_once: int = 1) -> Price | None:
 def quotas(job: Job, settings: Settings, at_once: int = 1) -> tuple[Quota, ...]:
     """Return the quotas that `at_once` parallel runs of a job need, starting with the GPU quotas.
 
-    A SPOT or FLEX_START job uses the preemptible metrics. Source: Vertex AI, "Quotas and limits".
+    A SPOT or FLEX_START job uses the preemptible quota metrics. Source: Vertex AI, "Quotas and limits".
     """
     catalog, preemptible = settings.catalog, job.spec.scheduling.strategy in PREEMPTIBLE
     cards: Counter[tuple[str, str]] = Counter()  # (last word of the metric, noun that it counts) -> amount
@@ -134,7 +134,7 @@ def needed(job: Job | TuningJob, settings: Settings) -> tuple[Quota, ...]:
 
 
 def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: str) -> Iterator[tuple[Quota, int]]:
-    """Yield each wanted quota that has a limit in the region, together with its limit.
+    """Yield each wanted quota that is limited in the region, together with its limit.
 
     Source: Cloud Quotas API v1, quotaInfos.
     """

@@ -71,7 +71,7 @@ def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) 
 
 
 def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
-    """Return the cheapest set of reducers that sends `total_gbps` in total.
+    """Return the cheapest set of reducers that can send `total_gbps` in total.
 
     `total_gbps` is the total speed of pools 0 and 1. Vertex AI's documentation recommends this rule.
     """

@@ -73,7 +73,7 @@ def _machines(plan: Needs) -> Iterator[str]:
         yield f"The GPUs of an {kind} have their own network ({row.fabric_gbps:g} Gbps) for GPUDirect's NCCL plug-in."
         yield f"The template's image doesn't contain this plug-in, so times assume TCP at the full {row.gbps:g} Gbps."
     if plan.price is None:
-        yield "At least one price is unknown. Add the price under [prices] in vertex.toml."
+        yield "At least one price is unknown. Add it under [prices] in vertex.toml."
         return
     trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
     yield f"Total: {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
@@ -82,14 +82,14 @@ def _machines(plan: Needs) -> Iterator[str]:
 
 
 def _persistent(plan: Needs) -> str:
-    """Return a sentence that explains when a persistent resource pays off.
+    """Return a sentence that explains when a persistent resource is worthwhile.
 
-    Source: Vertex AI, "Overview of persistent resources", mid 2026.
+    Source: Vertex AI, "Overview of persistent resources", mid-2026.
     """
     if plan.persistent:
         return f"The machines belong to persistent resource {plan.persistent}, which is billed while it exists."
     wait = "With a persistent resource, jobs don't wait for machines, but idle machines cost the same"
-    return f"{wait}. It pays off if the machines are idle between two jobs for less time than a job waits for machines."
+    return f"{wait}. It's worthwhile if machines are idle between jobs for less time than a job waits for machines."
 
 
 def _quotas(plan: Needs) -> Iterator[str]:
@@ -105,9 +105,9 @@ def _step(plan: Plan) -> Iterator[str]:
     else:
         yield f"{gradients}."
     if differ(plan.rows):
-        yield "The machine types differ. GPUs process equal parts of the batch, and all GPUs wait for the slowest GPU."
+        yield "The machine types differ. GPUs process equal parts of the batch, and all GPUs wait for the slowest one."
     if plan.compute is None:
-        yield "The compute time of a step is unknown. Set the compute time with --step-seconds."
+        yield "The compute time of a step is unknown. Set it with --step-seconds."
     else:
         yield f"The computation of a step takes {seconds(plan.compute.seconds)} ({plan.compute.how})."
         if not plan.compute.counts:
@@ -163,7 +163,7 @@ def about_the_speed(plan: Plan) -> Iterator[str]:
 def _verdicts(plan: Plan) -> Iterator[str]:
     """Yield the verdict on the reducers in the job file.
 
-    If the verdict on the recommended reducers is different, also yield that verdict.
+    If the verdict on the recommended reducers differs, also yield that one.
     """
     texts = {option.verdict.text: f"Reducers {_where(plan, option)}. " for option in plan.options}
     for text, whose in texts.items():

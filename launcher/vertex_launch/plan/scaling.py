@@ -2,7 +2,7 @@
 
 Each GPU keeps its batch size, so the global batch grows with the number of machines. The number of reducers follows
 the rule in Vertex AI's documentation. All figures are based on network transfer times from allreduce_cost.py. In
-practice, long rings are slower than these transfer times.
+practice, long rings take longer than these transfer times.
 """
 
 import math

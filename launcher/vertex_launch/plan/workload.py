@@ -1,4 +1,4 @@
-"""Reads the operations and sizes of a step from the trainer, and the speed of a run from its TensorBoard curves.
+"""Reads a step's operations and sizes from the trainer, and a run's speed from its TensorBoard curves.
 
 The `python -m trainer.describe FLAGS` command builds the model without its weights. The command imports the framework,
 which takes a few seconds. Its output is therefore cached until the flags or a trainer file changes.
@@ -32,7 +32,7 @@ ABSENT = re.compile(r"^.*python[\d.]*: .*No module named '?([\w.]+)", re.MULTILI
 
 @dataclass(frozen=True)
 class Workload:
-    """The operations of a step and its sizes in bytes, for a GPU that holds the whole model.
+    """A step's operation count and its data sizes in bytes, for a GPU that holds the whole model.
 
     The field names match trainer/describe/estimate.py.
     """
@@ -71,13 +71,13 @@ def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
     resolved = folder.resolve()
     if not gpus and (resolved.is_relative_to(buckets.resolve()) or resolved.is_relative_to(OUTPUT.resolve())):
         cure = "copy the output of a cloud run from its bucket to another folder, or use --step-seconds"
-        raise FaultError(f"{folder}: this run is from this machine, which doesn't have a GPU; {cure}")
+        raise FaultError(f"{folder}: this run wasn't measured on a GPU, because this machine doesn't have one; {cure}")
 
 
 def samples_per_second_per_gpu(folder: Path) -> float:
     """Return a run's median samples per second per GPU.
 
-    Raises FaultError if the run's folder doesn't contain a curve of this rate.
+    Raises FaultError if the run's folder doesn't contain a curve with this value.
     """
     # Imported lazily, because it imports most of TensorBoard.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader

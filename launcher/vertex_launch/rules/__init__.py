@@ -2,8 +2,8 @@
 
 Each module contains the rules for one topic. Each function with the @rule decorator checks one rule. The decorator
 specifies the rule's code, severity, and sources. The facts that rules use are in vertex_launch/facts/. The command
-`python -m vertex_launch.rules` prints a page that lists all rules. A project's own rules can import the names in
-`__all__`. The page launcher/docs/house-rules.md describes how to write these rules.
+`python -m vertex_launch.rules` prints a page that lists all rules. A module with a project's own rules can import the
+names in `__all__`. launcher/docs/house-rules.md describes how to write these rules.
 """
 
 import re

@@ -54,7 +54,7 @@ def images(job: Job) -> Iterator[tuple[Pool, str]]:
 
 
 def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
-    """Return the words of a pool's program, each with its location in the job.
+    """Return the words of a pool's command line, each with its location in the job.
 
     If the pool doesn't set a command, use the command that vertex.toml specifies for the image. Environment variables
     that Vertex AI sets aren't expanded.
@@ -76,7 +76,7 @@ class Flag(NamedTuple):
 
 
 def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
-    """Yield the flags in a program's words. A flag has the form `--name value` or `--name=value`."""
+    """Yield the flags in the words of a command line. A flag has the form `--name value` or `--name=value`."""
     for (place, word), (_, follower) in pairwise([*program, ("", "")]):
         name, separator, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name:
@@ -90,7 +90,7 @@ def prebuilt_name(context: RuleContext, image: str) -> str:
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Return whether an image is the project's image, with any digest, or the variant of it without CUDA."""
+    """Return whether an image is the project's image, with any digest, or its variant without CUDA."""
     ours = context.settings.image
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
@@ -110,7 +110,7 @@ def image_named(job: Job, context: RuleContext) -> Findings:
 @rule("image-differs", "warning", "documented", "settings")
 def image_ours(job: Job, context: RuleContext) -> Findings:
     """A job should use the image in the settings, which is built from this project.
-    Otherwise: The job doesn't run the latest build of the project, or the image doesn't exist."""
+    Otherwise: The job doesn't run the project's latest build, or the image doesn't exist."""
     ours, origin = context.settings.image, context.settings.origin("image")
     for pool, image in images(job) if ours else ():
         named = REFERENCE_TO_IMAGE.fullmatch(image)  # `image_named` reports others
@@ -124,7 +124,7 @@ def image_ours(job: Job, context: RuleContext) -> Findings:
 def image_fixed(job: Job, context: RuleContext) -> Findings:
     """A custom image should have a fixed tag or a digest. The default tag `latest` refers to a different image after
     every push.
-    Otherwise: If a replica restarts after a push, the replica runs different code than the other replicas."""
+    Otherwise: If a replica restarts after a push, it runs different code from the other replicas."""
     for pool, image in images(job):
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
         if not (googles or "@" in image) and REFERENCE_TO_IMAGE.fullmatch(image) and _tag(image) in ("", "latest"):
@@ -179,19 +179,19 @@ def prebuilt_listed(job: Job, context: RuleContext) -> Findings:
             current = [one for one, end in listed.items() if end >= today and kinds[one][:2] == kind[:2]]
             cure = f"use one of {', '.join(current)}" if current else "build your own image for a containerSpec"
             if same:
-                ended = f" The availability of this image ended on {listed[same]}, so build your own image"
+                ended = f" This image reached its end of availability on {listed[same]}, so build your own image"
                 cure = f"did you mean {same}:latest?{'' if same in current else ended}"
             yield Finding(image_at(pool), f'"{name}" isn\'t on the documented list of training images', cure)
 
 
 @rule("prebuilt-ended", "warning", "documented", "prebuilt-containers")
 def prebuilt_available(job: Job, context: RuleContext) -> Findings:
-    """A job should not use a Google training image after the image's end-of-availability date.
+    """A job should not use a Google training image after its end-of-availability date.
     Otherwise: Google might remove the image at any time. After that, replicas can't start."""
     for pool, image in images(job):
         end = context.catalog.prebuilt_images.get(prebuilt_name(context, image))
         if end and context.project.today and end < context.project.today:
-            fault = f"the availability of this image ended on {end}"
+            fault = f"this image reached its end of availability on {end}"
             yield Finding(image_at(pool), fault, "build your own image for a containerSpec")
 
 
@@ -274,7 +274,7 @@ def env_without_apostrophes(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("env-repeated", "warning", "inferred", "api-types")
 def env_distinct(pool: Pool, context: RuleContext) -> Findings:
     """A pool should set an environment variable only once.
-    Otherwise: Only one of the values takes effect. The documentation doesn't state which one."""
+    Otherwise: Only one of the values takes effect. The documentation doesn't state which value."""
     for name, count in Counter(variable.name for variable in pool.env).items():
         if count > 1:
             yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep only one value")
@@ -311,7 +311,7 @@ def references_set(job: Job, context: RuleContext) -> Findings:
 
 @rule_of_pool("command-letters", "error", "documented", "api-types")
 def command_of_words(pool: Pool, context: RuleContext) -> Findings:
-    """The command and args must be lists of words, because the Python SDK splits a string into single characters.
+    """The command and args must be lists, because the Python SDK splits a string into single characters.
     Otherwise: Vertex AI starts a program whose name is a single character, and every replica fails immediately."""
     for key, items in (("command", pool.spec.container_spec.command), ("args", pool.args)):
         text = "".join(items)

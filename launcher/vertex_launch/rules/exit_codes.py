@@ -31,8 +31,8 @@ BASHES = ("bash", "zsh", "ksh")  # the shells that have pipefail
 
 @rule("exit-hidden", "warning", "inferred", "shell")
 def failure_shown(job: Job, context: RuleContext) -> Findings:
-    """A script that a shell runs with -c should exit with the exit code of the trainer that it starts.
-    Otherwise: If the trainer fails, Vertex AI reports that the job succeeded and doesn't restart the job."""
+    """A script that a shell runs with -c should exit with its trainer's exit code.
+    Otherwise: If the trainer fails, Vertex AI doesn't restart the job, but reports that it succeeded."""
     texts = {text.text: text for pool in reversed(job.pools) if (text := shells.inline(words(pool, context)))}
     for text in reversed(texts.values()):
         script = None if text.is_python else shells.read(text.text, {})

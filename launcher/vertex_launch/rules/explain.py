@@ -23,7 +23,7 @@ WORDS = {
     "FORM": "Only `form` checks this field, because the documentation doesn't state other limits.",
     "OUTPUT": "No rule checks this field, because only Vertex AI sets it.",
     "HERE": "Job files don't contain this field. The local Vertex checks it in requests.",
-    "BELOW": "The rules are in the table of the message that this field contains.",
+    "BELOW": "The rules are in the table for the message type of this field.",
 }
 
 EXPLANATION = """\
@@ -63,7 +63,7 @@ def page(catalog: Catalog) -> str:
 
 
 def sources(rule: Rule, catalog: Catalog) -> str:
-    """Return the pages and files that a rule is based on, separated by semicolons."""
+    """Return the pages and files on which a rule is based, separated by semicolons."""
     return "; ".join(catalog.sources.get(source, source) for source in rule.sources)
 
 

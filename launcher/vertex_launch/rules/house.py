@@ -18,7 +18,7 @@ MODULE = "module"  # the key for the file that declares rules; all other keys ar
 PLACE = f"{OWN}: rules"
 SEVERITIES = ("error", "warning", "off")
 KEPT = ("form", "chief-count", "pool-count", "pool-replicas", "pool-machine", "pool-task", "task-field")
-TAKEN = "Vertex AI may accept the job, but the project's own rules don't allow it."
+TAKEN = "Vertex AI might accept the job, but the project's own rules don't allow it."
 
 
 def merged(ours: Mapping[str, Rule], settings: Settings) -> dict[str, Rule]:
@@ -104,7 +104,7 @@ def _unusable(ours: Mapping[str, Rule], declared: list[Rule], path: Path) -> Fin
 
 
 def _guarded(one: Rule, path: Path) -> Any:
-    """Wrap the check of a rule so that it reports an exception as an error in the rule's file, without a traceback."""
+    """Wrap a rule's check so that an exception becomes an error in the rule's file, without a traceback."""
 
     def check(subject: Any, context: RuleContext) -> Findings:
         try:

@@ -90,7 +90,7 @@ def framework_as_here(job: Job, context: RuleContext) -> Findings:
 
 
 def _files(job: Job, context: RuleContext) -> dict[str, str]:
-    """Return the project files that programs in the project's image use, each with the first location that names it."""
+    """Return the project files that programs in the project's image use, each with its first location in the job."""
     found: dict[str, str] = {}
     for pool in (pool for pool in job.pools if context.project.dockerfile and is_ours(context, image_of(pool))):
         parts = [(place, part) for place, word in words(pool, context) for part in word.split()]  # also of a script
@@ -144,7 +144,7 @@ def _imports(project: Project, file: str) -> dict[str, None]:
 
 
 def _installed(project: Project) -> tuple[list[str], set[str]]:
-    """Return the Dockerfile's requirement files, and the distributions that they install.
+    """Return the Dockerfile's requirements files and the distributions that they install.
 
     The list of files is empty if the distributions are unknown. A lock file lists all distributions. Without a lock
     file, dependencies are known only for distributions that are installed locally.

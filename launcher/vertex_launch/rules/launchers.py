@@ -198,7 +198,7 @@ def one_group(job: Job, context: RuleContext) -> Findings:
 
 
 def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
-    """Return why the processes don't form a group, and the solution.
+    """Return why the processes don't form one process group, and the solution.
 
     Return None if the processes might form one. The solution is "" if the script requires a different launcher command.
     """

@@ -11,7 +11,7 @@ CURRENT = "NVIDIA_TESLA_T4 or NVIDIA_L4"
 
 
 def known(context: RuleContext, pools: Sequence[Pool]) -> list[tuple[Pool, Machine]]:
-    """Return the pools with known machine types, each with its type's facts. `machine_known` reports other pools."""
+    """Return the pools with known machine types, and facts about each type. `machine_known` reports other pools."""
     return [(pool, machine) for pool in pools if (machine := context.catalog.machine(pool.machine_type))]
 
 
@@ -58,7 +58,7 @@ def accelerators_current(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("gpu-partition", "warning", "documented", "api-types")
 def partitions_counted(pool: Pool, context: RuleContext) -> Findings:
     """The size of a GPU partition should have a format such as 1g.10gb, and acceleratorCount should be 1.
-    Otherwise: Vertex AI may reject the job."""
+    Otherwise: Vertex AI might reject the job."""
     size = pool.spec.machine_spec.gpu_partition_size
     if size and not re.fullmatch(r"[1-9]g\.[1-9][0-9]*gb", size):
         fault = f'"{size}" isn\'t a valid partition size'
@@ -114,7 +114,7 @@ def _misfit(catalog: Catalog, pool: Pool, machine: Machine) -> str:
 
 
 def _cure(catalog: Catalog, pool: Pool, machine: Machine) -> str:
-    """Return the solution: machine types that support the job's accelerators, or accelerators for its machine type."""
+    """Return the solution: machine types for the job's accelerators, or accelerators for its machine type."""
     kind, count, machines = pool.accelerator, pool.accelerator_count, catalog.machines.values()
     wanted, hosts = f"{count} x {kind}", [one.name for one in machines if count in one.gpus.get(kind, ())]
     if not hosts and kind not in machine.gpus:

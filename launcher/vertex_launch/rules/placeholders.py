@@ -18,7 +18,7 @@ MARK_IN_NAME = re.compile("|".join([*MARKS["text"][:-2], *MARKS["name"]]))
 
 
 def _texts(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the location and text of each value that may contain a placeholder. A separate rule checks images."""
+    """Yield the location and text of each value that can contain a placeholder. A separate rule checks images."""
     folder = job.spec.base_output_directory.output_uri_prefix
     if not folder_fault(folder, OUTPUT):
         yield OUTPUT, folder
@@ -29,7 +29,7 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _program(pool: Pool) -> Iterator[tuple[str, str]]:
-    """Yield the location and text of each word of a pool's program, except script words that a shell expands."""
+    """Yield the location and text of each word of a pool's command line, except words that a shell expands."""
     words = [(pool.at(pool.task, f"command[{n}]"), word) for n, word in enumerate(pool.spec.container_spec.command)]
     words += [(pool.at(pool.task, f"args[{n}]"), word) for n, word in enumerate(pool.args)]
     text = shells.inline(words)

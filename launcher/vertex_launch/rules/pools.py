@@ -27,7 +27,7 @@ def at_most_four(job: Job, context: RuleContext) -> Findings:
 
 @rule("pool-gap", "warning", "documented", "gcloud")
 def no_gap(job: Job, context: RuleContext) -> Findings:
-    """A job that skips a pool with an empty mapping, {}, should not be submitted with gcloud.
+    """A job with an empty pool, {}, should not be submitted with gcloud.
     Otherwise: gcloud rejects the job without sending a request, although the API would accept it."""
     filled = {pool.index for pool in job.pools}
     for index in range(WORKERS, max(filled, default=CHIEF)):

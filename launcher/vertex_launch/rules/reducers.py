@@ -1,4 +1,4 @@
-"""Rules that check whether a job can use reducers and whether they are worth their cost."""
+"""Rules that check whether a job can use reducers, and whether they are worth their cost."""
 
 import re
 
@@ -145,8 +145,8 @@ def enough(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-fabric", "warning", "inferred", "configure-compute", "accelerator-optimized")
 def off_the_fabric(job: Job, context: RuleContext) -> Findings:
-    """If the GPUs have their own network, the job should not have reducers. A3 machines with 8 GPUs, and all newer
-    machines, have one.
+    """If the GPUs have their own network, the job should not use reducers. A3 machines with 8 GPUs, and all newer
+    machines, have such a network.
     Otherwise: NCCL loads only one network plug-in, so the GPUs can't use their own network, or the reducers are
     idle."""
     fabrics = {machine.name: machine for _, machine in known(context, job.training_pools) if machine.fabric_gbps}

@@ -37,7 +37,7 @@ def output(job: Job) -> str:
 
 
 def folder(job: Job, context: RuleContext) -> str:
-    """Return the output folder that findings propose for a job."""
+    """Return the output folder that findings suggest for a job."""
     return f"gs://{context.settings.bucket or 'BUCKET'}/{job.name}"
 
 
@@ -83,7 +83,7 @@ def region_offers(job: Job, context: RuleContext) -> Findings:
 
 @rule("output-missing", "warning", "documented", "api-types")
 def output_named(job: Job, context: RuleContext) -> Findings:
-    """A job should specify an output folder. Vertex AI passes the paths of this folder to the trainer.
+    """A job should specify an output folder. Vertex AI passes paths in this folder to the trainer.
     Otherwise: The job runs, but its checkpoints, model, and logs are lost when Vertex AI deletes its machines."""
     if not _prefix(job) and job.strategy != "SPOT":  # `spot-output` says more
         fault = "the job doesn't set an output folder, so the checkpoints and the model are lost"
@@ -110,7 +110,7 @@ def output_of_its_own(job: Job, context: RuleContext) -> Findings:
 @rule("output-in-use", "warning", "documented", "api-types", "trainer")
 def output_free(job: Job, context: RuleContext) -> Findings:
     """A job should not use an output folder that another job in the local Vertex is using.
-    Otherwise: This job exits immediately with an error message that contains the name of the other job."""
+    Otherwise: This job exits immediately with an error message that names the other job."""
     if context.project.buckets and _prefix(job) and not folder_fault(_prefix(job), OUTPUT):
         yield from lease.in_use(context.project.buckets / _prefix(job).removeprefix("gs://"))
 
@@ -141,7 +141,7 @@ def bucket_ours(job: Job, context: RuleContext) -> Findings:
 
 @rule("tensorboard-account", "error", "documented", "tensorboard")
 def tensorboard_has_account(job: Job, context: RuleContext) -> Findings:
-    """A job with a TensorBoard must specify the service account that writes to the TensorBoard."""
+    """A job with a TensorBoard must specify the service account that writes to it."""
     if job.spec.tensorboard and not (job.spec.service_account or context.settings.service_account):
         yield Finding(
             "tensorboard",
@@ -216,7 +216,7 @@ def persistent_resource_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("artifact-location", "warning", "inferred", "api-types")
 def artifacts_elsewhere(job: Job, context: RuleContext) -> Findings:
-    """The location for protected artifacts should be different from the job's region.
+    """The location for protected artifacts should differ from the job's region.
     Otherwise: Vertex AI might reject the job or store the artifacts in the default location."""
     place, name = "protectedArtifactLocationId", job.spec.protected_artifact_location_id
     if name and not WORDS.fullmatch(name):
@@ -234,7 +234,7 @@ def key_named(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("key-region", "error", "documented", "api-types")
 def key_near(job: TuningJob, context: RuleContext) -> Findings:
-    """A tuning job's encryption key must be in the same region as the tuning job."""
+    """A tuning job's encryption key must be in the job's own region."""
     yield from key_region_findings(job.spec.encryption_spec.kms_key_name, context.settings.region, "tuning job")
 
 

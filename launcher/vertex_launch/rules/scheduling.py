@@ -107,8 +107,7 @@ def _reservations(job: Job) -> Iterator[str]:
 
 @rule("persistent-strategy", "warning", "inferred", "persistent-resources")
 def persistent_machines_there(job: Job, context: RuleContext) -> Findings:
-    """A job on a persistent resource should not use SPOT or FLEX_START, because the machines of a persistent resource
-    already exist.
+    """A job on a persistent resource should not use SPOT or FLEX_START, because the resource's machines already exist.
     Otherwise: Vertex AI might reject the job. The strategy doesn't reduce the cost, because Vertex AI always bills for
     these machines."""
     if job.spec.persistent_resource_id and job.strategy in ("SPOT", "FLEX_START"):
@@ -164,7 +163,7 @@ def restarts_together(job: Job, context: RuleContext) -> Findings:
     scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
     if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
-        fault = "this field isn't true, so only a failed replica restarts, and the others fail"
+        fault = "this field isn't true, so if one replica fails and restarts, the other replicas fail"
         yield Finding("scheduling.restartJobOnWorkerRestart", fault, "set it to true")
 
 

@@ -1,4 +1,4 @@
-"""Parser for code that a shell or Python runs with -c. Finds the code's commands and the arguments that it uses."""
+"""Parser for code that a shell or Python runs with -c. Finds the commands and the arguments that the code uses."""
 
 import ast
 import re
@@ -125,7 +125,7 @@ def start(words: Sequence[str]) -> int:
 
 
 def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
-    """Return the code after -c in a program's words. Return None if they don't contain -c."""
+    """Return the code after -c in the words of a command line. Return None if there is no -c."""
     words = words[start([word for _, word in words]) :]
     if not words:
         return None
@@ -186,18 +186,18 @@ def lost(text: Inline) -> tuple[str, str] | None:
         return f"{fault}, so every trial trains with the defaults", _cure(script, text)
     if not text.followers and "0" not in used:
         fault = f"{text.program} uses the first flag of a trial as $0, so the flag is lost"
-        return fault, "after the script, add a word such as _ to set $0"
+        return fault, "after the script, add an argument such as _ to set $0"
     return None
 
 
 def _cure(script: Script, text: Inline) -> str:
     call = next((source(node) for node, said in script.commands if STARTED.fullmatch(said[0])), "")
     line = f'write {call} "$@"' if call else 'write "$@" after the command of the program'
-    return line if text.followers else f"{line} in the script. After the script, add a word such as _ to set $0"
+    return line if text.followers else f"{line} in the script. After the script, add an argument such as _ to set $0"
 
 
 def _ignores_arguments(code: str) -> bool:
-    """Return whether Python code ignores its arguments, because no module that it imports can read them."""
+    """Return whether Python code ignores its arguments because it doesn't import a module that can read them."""
     try:
         nodes = [*ast.walk(ast.parse(code))]
     except (SyntaxError, ValueError, RecursionError):

@@ -41,7 +41,7 @@ UNCOMPARED = (
 
 
 def project(folder: Path, today: date) -> Project:
-    """Return the project in a folder. Treat source files that can't be read as missing."""
+    """Return the project in a folder. Treat unreadable source files as missing."""
     fields: Mapping[str, ast.AnnAssign] = {}
     of_each: Mapping[str, Mapping[str, ast.AnnAssign]] = {}
     with contextlib.suppress(LookupError, RecursionError):
@@ -108,8 +108,8 @@ FLAG_RULES = ("flag-unknown", "flag-value")
 
 @rule_of_flags("flag-unknown", "warning", "documented", "trainer")
 def flags_known(job: Job, context: RuleContext) -> Findings:
-    """A flag in args should be a flag of the project's trainer. The trainer's flags are the fields of the Config class
-    and of the selected --strategy's Flags class."""
+    """A flag in a pool's args should be a flag of the project's trainer. The trainer's flags are the fields of the
+    Config class and of the selected --strategy's Flags class."""
     for pool in job.pools if context.project.flags else ():
         _, strategy = flag_of(pool, "strategy", context)
         for flag in _flags(pool, context):
@@ -253,8 +253,8 @@ def batch_even(job: Job, context: RuleContext) -> Findings:
 def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
     """Return the location and size of the chief's global batch, the number of GPUs that share it, and a note.
 
-    The returned size is 0 if the batch size is unknown or if several GPUs hold one model. If the batch size is the
-    default, the note names its source.
+    The returned size is 0 if the batch size is unknown or if one model is split across several GPUs. If the batch size
+    is the default, the note names its source.
     """
     served = any(pool.serves for pool in job.pools)  # then the chief gets no part of the batch
     sharing = [pool for pool in job.training_pools if not (served and pool.index == CHIEF)]

@@ -70,7 +70,7 @@ def parameters_are_flags(job: TuningJob, context: RuleContext) -> Findings:
 
 @rule_of_search("parameter-value", "warning", "documented", "trainer")
 def values_fit(job: TuningJob, context: RuleContext) -> Findings:
-    """The trainer's flag should accept all values of the parameter, such as whole numbers or choices.
+    """The trainer's flag should accept all values of the tuning job's parameter.
     Otherwise: Trials with values that the flag doesn't accept fail immediately with a usage message."""
     taken = context.project.values if runs_trainer(job.trial_job.chief, context) else {}
     for place, name, values in study_validation.tried(job.spec.study_spec) if taken else ():
@@ -81,7 +81,7 @@ def values_fit(job: TuningJob, context: RuleContext) -> Findings:
 @rule_of_search("trial-flags", "warning", "documented", "hyperparameter-tuning", "shell")
 def flags_arrive(job: TuningJob, context: RuleContext) -> Findings:
     """A script that a shell runs with -c should pass the trial's flags to the trainer as "$@". After the script, the
-    command should contain one more word, which the shell uses as $0.
+    command should contain a placeholder argument, which becomes $0.
     Otherwise: Every trial trains with the default flags and succeeds."""
     programs = [words(pool, context) for pool in reversed(argument_pools(job.trial_job))]
     first = {

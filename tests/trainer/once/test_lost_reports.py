@@ -30,7 +30,7 @@ def test_curves_whose_folder_is_removed_come_back_with_it(tmp_path: Path, capsys
     for step in (2, 3):
         board.write(step, {"train/loss": 1.0})
     (warning,) = said(capsys.readouterr().out)
-    assert warning.startswith(f"{logs} cannot be written (No such file or directory: {logs}/events.out.tfevents.")
+    assert warning.startswith(f"{logs} can't be written (No such file or directory: {logs}/events.out.tfevents.")
     assert warning.endswith("; training continues without this output")
     logs.mkdir()
     for step in (4, 5):
@@ -62,8 +62,8 @@ def test_a_trial_ends_for_its_last_metric_alone(tmp_path: Path, capsys: pytest.C
     for step in (1, 2):
         metrics.write(step, {"heldout/loss": 1.0})
     (warning,) = said(capsys.readouterr().out)
-    assert warning.startswith(f"{tmp_path}/metrics/file cannot be written (No such file or directory: ")
-    with pytest.raises(TrainerError, match=f"^{tmp_path}/metrics/file cannot be written"):
+    assert warning.startswith(f"{tmp_path}/metrics/file can't be written (No such file or directory: ")
+    with pytest.raises(TrainerError, match=f"^{tmp_path}/metrics/file can't be written"):
         metrics.write(3, {"heldout/loss": 1.0})
     (tmp_path / "metrics").mkdir()
     metrics.write(3, {"heldout/loss": 0.5})
@@ -99,7 +99,7 @@ assert read_curves(folder) == {"train/loss": [(200, 1.0)]}
     done = run(tmp_path, "-c", program, str(tmp_path))
     assert done.returncode == 0, done.stderr
     warning, back = said(done.stdout)
-    assert f"{tmp_path} cannot be written (No space left on device" in warning
+    assert f"{tmp_path} can't be written (No space left on device" in warning
     assert back == f"{tmp_path} can be written again"
 
 
@@ -116,7 +116,7 @@ def test_a_run_whose_logs_fill_up_their_disk_trains_to_its_end_and_says_so_once(
     warnings = [line["message"] for line in messages if line["severity"] == "WARNING"]
     assert done.returncode == 0, done.stdout + done.stderr
     curves, *trace = warnings
-    assert curves.startswith(f"{logs} cannot be written (No space left on device"), warnings
+    assert curves.startswith(f"{logs} can't be written (No space left on device"), warnings
     assert [str(logs) in text and "No space left on device" in text for text in trace] == [True]
     assert (tmp_path / "checkpoints/step-000000040/committed.json").is_file()
     assert "Traceback" not in done.stdout + done.stderr

@@ -32,7 +32,7 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         (
             BOTH + CONNECTED + WAY.format(8, "COLLNET_CHAIN") + WAY.format(64 << 20, "RING"),
             False,
-            "used: 2 of 16 ranks connect for their machines, but NCCL prefers RING; remove pool 2, or use a larger",
+            "used: 2 of 16 ranks connect on behalf of their machines, but NCCL prefers RING; remove pool 2, or use a",
         ),
         (
             BOTH + CONNECTED + WAY.format(64 << 20, "RING") + "NCCL_ALGO set by environment to Ring",
@@ -58,18 +58,18 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         (
             BOTH + CONNECTED,
             True,
-            "4 reducers are connected (2 of 16 ranks connect for their machines);",
+            "4 reducers are connected (2 of 16 ranks connect on behalf of their machines);",
         ),
         (
             BOTH + CONNECTED + nccl.FAILED,
             False,
-            "4 reducers are paid for but not used: NCCL cannot set up the reducers",
+            "4 reducers are paid for but not used: NCCL can't set up the reducers",
         ),
-        (MISSING + BOTH + nccl.FAILED, False, "NCCL cannot set up the reducers; check that NCCL_COLLNET_ENABLE is 1"),
+        (MISSING + BOTH + nccl.FAILED, False, "NCCL can't set up the reducers; check that NCCL_COLLNET_ENABLE is 1"),
         (
             MISSING + BOTH,
             False,
-            "NCCL has loaded the plug-in, but has not connected to the reducers; check that NCCL_COLLNET_ENABLE is 1",
+            "NCCL has loaded the plug-in, but hasn't connected to the reducers; check that NCCL_COLLNET_ENABLE is 1",
         ),
         (
             BOTH.partition("\n")[0],
@@ -80,20 +80,20 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         ("NET/Plugin: Could not find: libnccl-net.so. Using internal", False, "NCCL finds no plug-in; install"),
         ("NET/Plugin : No plugin found (libnccl-net.so), using", False, "NCCL finds no plug-in; install"),
         ("NET/Plugin : No plugin found, using internal implementation", False, "NCCL finds no plug-in; install"),
-        ("NET/Plugin: libX.so.1: cannot open shared object file", False, "the plug-in cannot be opened; install"),
+        ("NET/Plugin: libX.so.1: cannot open shared object file", False, "the plug-in can't be opened; install"),
         (
             "NET/Plugin: /lib/libc.so.6: version `GLIBC_2.38' not found (required by /usr/lib/libnccl-net.so)",
             False,
-            "the plug-in cannot be opened; install its dependencies in the image",
+            "the plug-in can't be opened; install its dependencies in the image",
         ),
         (
             "NET/Plugin: libnccl-net.so: libX.so.1: cannot open shared object file",
             False,
-            "the plug-in cannot be opened",
+            "the plug-in can't be opened",
         ),
-        ("NET/FastSocket disabled", False, "the plug-in does not start"),
-        ("Failed to initialize NET plugin FastSocket", False, "the plug-in does not start"),
-        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in, but has not connected"),
+        ("NET/FastSocket disabled", False, "the plug-in doesn't start"),
+        ("Failed to initialize NET plugin FastSocket", False, "the plug-in doesn't start"),
+        ("Failed to initialize NET plugin IB\n" + BOTH, False, "loaded the plug-in, but hasn't connected"),
         ("Communicator has 1 nodes which is less than CollNet node threshold 2", False, "two or more machines"),
         ("CollNet currently only supports up to 8 GPUs per node, disabling CollNet", False, "up to 8 GPUs"),
         (

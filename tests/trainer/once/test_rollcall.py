@@ -133,7 +133,7 @@ def test_an_absent_chief_is_named_with_its_address() -> None:
     _, *workers = clusters(3)
     told = call_all(workers)
     assert len(told) == 2
-    assert all(f"workerpool0-0, the chief, is absent at {workers[0].chief.address}" in text for text in told)
+    assert all(f"workerpool0-0, the chief, isn't reachable at {workers[0].chief.address}" in text for text in told)
 
 
 def test_a_chief_that_hangs_up_without_an_answer_is_told_apart_from_an_absent_one() -> None:
@@ -153,7 +153,7 @@ def test_a_chief_whose_address_is_taken_says_so() -> None:
     chief, _ = clusters(2)
     with socket.create_server((chief.chief.host, chief.chief.port)):
         who = f"{chief.chief.address}, the address of workerpool0-0"
-        assert f"cannot listen on {who}: Address already in use" in call(chief)
+        assert f"can't listen on {who}: Address already in use" in call(chief)
 
 
 def test_two_jobs_that_are_mixed_are_told_so_at_once() -> None:

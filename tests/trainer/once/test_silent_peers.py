@@ -50,7 +50,7 @@ def test_the_one_that_is_frozen_is_named_and_nobody_before() -> None:
         assert eventually(lambda: str(heartbeat.loss()) == "")
         processes[1].send_signal(signal.SIGSTOP)
         assert eventually(
-            lambda: str(heartbeat.loss()).startswith("workerpool0-0 has heard nothing from workerpool1-1 for ")
+            lambda: str(heartbeat.loss()).startswith("workerpool0-0 hasn't heard from workerpool1-1 for ")
         )
         assert heartbeat.loss().event == {"lost_peer": "workerpool1-1"}
 

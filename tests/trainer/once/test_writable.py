@@ -83,7 +83,7 @@ def test_a_file_in_the_way_of_a_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainerError) as told:
         writable.require_writable(storage(tmp_path), ("model",))
     assert str(told.value) == (
-        f"model: {tmp_path}/run/model cannot be written (Not a directory: {tmp_path}/run); "
+        f"model: {tmp_path}/run/model can't be written (Not a directory: {tmp_path}/run); "
         "a file is in the way; remove it, or choose another output folder"
     )
 
@@ -98,14 +98,14 @@ def test_a_replica_answers_only_for_what_it_writes(tmp_path: Path) -> None:
     (tmp_path / "run/model").write_text("not a folder")
     writable.require_writable(storage(tmp_path), writable.WORKER)
     writable.require_writable(storage(tmp_path), ("checkpoints", "logs"))
-    with pytest.raises(TrainerError, match=r"^model: .*/run/model cannot be written"):
+    with pytest.raises(TrainerError, match=r"^model: .*/run/model can't be written"):
         writable.require_writable(storage(tmp_path), writable.CHIEF)
 
 
 @pytest.mark.parametrize(
     ("program", "pool", "words"),
     [
-        (task, 0, "^model: .*/run/model cannot be written"),
+        (task, 0, "^model: .*/run/model can't be written"),
         (task, 1, "^--data none: "),
         (evaluator, 3, "^--data none: "),
     ],
@@ -123,7 +123,7 @@ def test_only_the_chief_writes_the_model(program: Any, pool: int, words: str, tm
 
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     with (
-        pytest.raises(TrainerError, match=f"^{tmp_path} cannot be written .No space left on device.; free some space"),
+        pytest.raises(TrainerError, match=f"^{tmp_path} can't be written .No space left on device.; free some space"),
         writable.writing(tmp_path),
         open("/dev/full", "w") as file,
     ):
@@ -137,7 +137,7 @@ def test_before_it_waits_for_anybody_the_chief_names_every_place_that_is_not_its
     done = run(place, sys.executable, "-c", AS_USER, CLUSTER_SPEC=json.dumps(cluster), **tuning)
     lines = [json.loads(line)["message"] for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr, contents(place)) == (1, "", [])
-    why = f"cannot be written (Permission denied: {place}, as user {USER}); run as root, as the image does, or"
+    why = f"can't be written (Permission denied: {place}, as user {USER}); run as root, as the image does, or"
     kinds = {"model": "run/model", "checkpoints": "run/checkpoints", "logs": "run/logs", "metric file": "metrics"}
     assert [line.partition(why)[0] for line in lines] == [f"{kind}: {place / path} " for kind, path in kinds.items()]
 
@@ -149,7 +149,7 @@ def test_a_trial_whose_metric_file_is_anothers_ends_before_it_trains(place: Path
     metrics = str(place / "metrics")
     done = run(place, sys.executable, "-c", AS_USER, CLOUD_ML_HP_METRIC_FILE=metrics)
     assert json.loads(done.stdout)["message"] == (
-        f"metric file: {metrics} cannot be written (Permission denied: {metrics}, as user {USER}); "
+        f"metric file: {metrics} can't be written (Permission denied: {metrics}, as user {USER}); "
         "run as root, as the image does, or give this user write permission"
     )
     assert (done.returncode, done.stderr, contents(place / "run")) == (1, "", [])
@@ -166,7 +166,7 @@ def test_a_disk_that_fills_up_during_the_training_is_one_sentence(place: Path) -
     said = [json.loads(line)["message"] for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 1, done.stderr
     assert any(
-        f"{place}/run/checkpoints cannot be written (" in line and "free some space on this disk" in line
+        f"{place}/run/checkpoints can't be written (" in line and "free some space on this disk" in line
         for line in said
     )
     assert "Traceback" not in done.stdout + done.stderr

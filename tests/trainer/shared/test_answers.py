@@ -121,7 +121,7 @@ def test_a_model_that_cannot_be_exported_is_refused_before_the_first_step(
     change(tmp_path / "project", "trainer/model.py", UNFIT, monkeypatch)
     refused = train(tmp_path, 2, "--steps", "10", "--rehearse-export", "True")
     assert (refused.code, refused.losses) == (1, []), refused.output
-    assert re.search(r"trainer/model\.py:\d+: the model cannot be exported: \w+: ", refused.output)
+    assert re.search(r"trainer/model\.py:\d+: the model can't be exported: \w+: ", refused.output)
     assert "Traceback" not in refused.output
 
 

@@ -67,13 +67,13 @@ def test_a_missing_file_breaks_the_folder(tmp_path: Path) -> None:
 def test_a_broken_seal_breaks_the_folder(tmp_path: Path, text: str) -> None:
     folder = whole(tmp_path, 1)
     (folder / commit_marker.MARKER).write_text(text)
-    assert "committed.json cannot be read" in commit_marker.why_incomplete(folder)
+    assert "committed.json can't be read" in commit_marker.why_incomplete(folder)
 
 
 def test_a_seal_that_is_no_text_breaks_the_folder(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / commit_marker.MARKER).write_bytes(b"\xff\xfe")
-    assert "committed.json cannot be read" in commit_marker.why_incomplete(folder)
+    assert "committed.json can't be read" in commit_marker.why_incomplete(folder)
 
 
 def test_a_file_that_came_later_breaks_nothing(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_each_of_several_readers_reads_a_share_and_together_they_read_all(tmp_pa
 def test_a_file_that_cannot_be_read_is_damage(tmp_path: Path) -> None:
     folder = whole(tmp_path, 1)
     (folder / "part/0").unlink()
-    assert "it cannot be read ([Errno 2] No such file" in commit_marker.why_corrupt(folder)
+    assert "it can't be read ([Errno 2] No such file" in commit_marker.why_corrupt(folder)
 
 
 def test_what_cannot_be_read_for_a_while_counts_again_afterwards(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_seal_that_is_a_pipe_or_a_device_is_named_and_not_waited_for(tmp_path:
         marker = whole(tmp_path, number) / commit_marker.MARKER
         marker.unlink()
         marker.symlink_to(target)
-        assert "committed.json cannot be read (the path isn't a regular file" in commit_marker.why_incomplete(
+        assert "committed.json can't be read (the path isn't a regular file" in commit_marker.why_incomplete(
             marker.parent
         )
-        assert "it cannot be read (the path isn't a regular file" in commit_marker.why_corrupt(marker.parent)
+        assert "it can't be read (the path isn't a regular file" in commit_marker.why_corrupt(marker.parent)

@@ -81,7 +81,7 @@ def test_checksums_that_cannot_be_read_are_one_sentence(content: str, whole: Pat
     (whole / "train-checksums.json").write_text(content)
     (sentence,) = found(whole)
     assert re.fullmatch(
-        f"{whole}/train-checksums.json cannot be read (.+); copy the file again, or remove the file", sentence
+        f"{whole}/train-checksums.json can't be read (.+); copy the file again, or remove the file", sentence
     )
 
 

@@ -108,7 +108,7 @@ def test_a_port_that_another_program_has_is_a_fault_of_the_chief(tmp_path: Path)
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, (fault,) = (done := look(tmp_path, of_job(address, *free_addresses(1))))[0], faults(done[1])
     assert code == 1
-    taken_by = f"rollcall: cannot listen on {address}, the address of workerpool0-0: Address already in use"
+    taken_by = f"rollcall: can't listen on {address}, the address of workerpool0-0: Address already in use"
     assert fault == f"error: ports: {taken_by}; stop the program that uses the port, or start the job again"
 
 
@@ -144,7 +144,7 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     env = {"GCS_MOUNT": str(tmp_path / "mount"), "AIP_CHECKPOINT_DIR": "gs://b/run", "CUDA_VISIBLE_DEVICES": ""}
     code, lines = look(tmp_path, env, *disks)
     cure = "choose an output folder on a disk that isn't read-only"
-    fault = f"error: checkpoints: {bucket}/run cannot be written (Read-only file system: {bucket}); {cure}"
+    fault = f"error: checkpoints: {bucket}/run can't be written (Read-only file system: {bucket}); {cure}"
     assert (code, faults(lines)) == (1, [fault])
     small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48 MiB; give the container more"
     assert any(line.startswith(small) for line in lines)

@@ -184,7 +184,7 @@ def test_a_batch_that_lacks_samples_is_refused(tmp_path: Path, monkeypatch: pyte
     shards.write(EXAMPLES[EXAMPLE]()["train"][:40], tmp_path, "train", shard_count=2)
     collate = data.collate
     monkeypatch.setattr(data, "collate", lambda samples, config: collate(samples[1:], config))
-    with pytest.raises(TrainerError, match=r"returns 23 inputs for 24 samples; keep all samples, in their order"):
+    with pytest.raises(TrainerError, match=r"returns 23 inputs for 24 samples; keep all samples in their original"):
         Dataset(tmp_path, "train").batch(range(24), Config())
 
 

@@ -72,7 +72,7 @@ def test_a_model_in_a_bucket_is_copied_as_no_bucket_is_mounted_there(
             (tmp_path / "copy").mkdir()
             copy = folder("gs://b/served/", {"GCS_MOUNT": "/nowhere"}, tmp_path / "copy")
             assert np.allclose(export.load(copy).answer(INPUTS), export.load(there).answer(INPUTS))
-            with pytest.raises(TrainerError, match=r"^gs://no-such-bucket/model cannot be read: 404"):
+            with pytest.raises(TrainerError, match=r"^gs://no-such-bucket/model can't be read: 404"):
                 folder("gs://no-such-bucket/model", {"GCS_MOUNT": "/nowhere"}, tmp_path)
         finally:
             there.rename(model)

@@ -121,7 +121,7 @@ def test_a_lost_worker_is_no_end_and_passes_its_roll_call_when_it_comes_back(
         time.sleep(TIMEOUT + 1)
         rollcall.call(replace(team.cluster, name="workerpool1-0"), TIMEOUT, team.cluster.servers)
         held.append(team.hold("workerpool1-0"))
-        assert eventually(lambda: "workerpool1-0 is back" in capsys.readouterr().out)
+        assert eventually(lambda: "workerpool1-0 has returned" in capsys.readouterr().out)
     assert [one.result(timeout=DEADLINE) for one in held] == [None] * 3
     assert team.told.empty()
 
@@ -161,7 +161,7 @@ def test_who_is_missing_is_named_when_another_one_is_back_and_gets_no_work(
             worker.close()
         assert eventually(lambda: "no worker is left, so the run ends unless" in capsys.readouterr().out)
         held.append(team.hold("workerpool1-0"))
-        assert eventually(lambda: "workerpool1-0 is back, but workerpool1-1 is gone" in capsys.readouterr().out)
+        assert eventually(lambda: "workerpool1-0 has returned, but workerpool1-1 is gone" in capsys.readouterr().out)
         with lines.patience():
             told, _ = team.told.get(timeout=DEADLINE)
     assert "no worker finished a step within" in told

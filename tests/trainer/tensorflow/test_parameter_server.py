@@ -70,7 +70,7 @@ def test_lost_workers_cost_no_accuracy_and_are_not_waited_for_at_the_end(
 
     served = train(folder, 3, *SERVED, *flags, servers=1, options=["--restarts"], watch=watch)
     assert served.code == 0, served.output
-    assert "workerpool1-0 is gone; the other workers take over its part until it is back" in served.output
+    assert "workerpool1-0 is gone; the other workers take over its work until it returns" in served.output
     assert "workerpool1-1 was killed by SIGKILL (exit code 137)" in served.output
     assert "workerpool1-0 was killed by SIGKILL (exit code 137). Restarting this replica (restart 1 of" in served.output
     assert "Failed to connect" not in served.output  # TensorFlow's words for it

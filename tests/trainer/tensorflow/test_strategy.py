@@ -219,7 +219,7 @@ def test_before_the_roll_call_a_model_whose_layers_cannot_be_placed_is_refused(
 ) -> None:
     monkeypatch.setattr(model, "build", lambda config, example: keras.Sequential())
     with pytest.raises(
-        TrainerError, match=r"^--strategy model_parallel requires that build\(\) .* has a `devices` parameter$"
+        TrainerError, match=r"^--strategy model_parallel requires a `devices` parameter in build\(\) of .*model.py$"
     ):
         model_parallel.STRATEGY.lay_out(model_parallel.Flags(), PAIR, folder)
 

@@ -31,7 +31,7 @@ FORM = 'send {"instances": [...]}, with nested lists of numbers'
 
 @dataclass(frozen=True)
 class Container:
-    """The container's settings, which the service passes in AIP_* variables.
+    """The container's settings, which Vertex AI passes in AIP_* variables.
 
     The defaults apply if you start the server manually.
     """
@@ -44,7 +44,7 @@ class Container:
 
 
 def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Load the model, and serve requests until SIGTERM.
+    """Load the model and serve requests until SIGTERM.
 
     Raises TrainerError if the model is missing or the port isn't free.
     """
@@ -55,7 +55,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
         server = ThreadingHTTPServer((container.host, container.port), partial(Handler, container, model))
     except OSError as error:
         reason = f"{error.strerror}; set AIP_HTTP_PORT to another port"
-        raise TrainerError(f"cannot listen on port {container.port}: {reason}") from None
+        raise TrainerError(f"can't listen on port {container.port}: {reason}") from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     say(f"{container.model} is served at http://{container.host}:{container.port}{container.predict}")
@@ -64,7 +64,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
-    """Read the settings. Raises TrainerError if no model is specified, or if the port isn't valid."""
+    """Read the settings. Raises TrainerError if no model is specified or the port isn't valid."""
     model = "".join(argv[:1]) or environ.get("AIP_STORAGE_URI", "")
     if not model or model.startswith("-"):
         raise TrainerError(
@@ -100,7 +100,7 @@ def folder(address: str, environ: Mapping[str, str], aside: Path) -> Path:
         options = {"blob_name_prefix": prefix, "worker_type": transfer_manager.THREAD, "raise_exception": True}
         transfer_manager.download_many_to_path(bucket, names, str(aside), **options)
     except Exception as error:  # from the network, the credentials, Cloud Storage, or a disk
-        raise TrainerError(f"{address} cannot be read: {str(error).partition(chr(10))[0]}") from None
+        raise TrainerError(f"{address} can't be read: {str(error).partition(chr(10))[0]}") from None
     return aside
 
 
@@ -150,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
         fault = 404 if self.path != predict else 411 if not length.isdecimal() else 413 if int(length) > LONGEST else 0
         if fault:
             self.close_connection = True  # because the body isn't read
-            sentence = f"send a POST request of at most {LONGEST} bytes, with a Content-Length, to {predict}"
+            sentence = f"send a POST request of at most {LONGEST} bytes, with a Content-Length header, to {predict}"
             return self.reply(fault, {"error": sentence})
         self.reply(*respond(self._model, self.rfile.read(int(length))))
 

@@ -6,9 +6,9 @@ folder is complete.
 
 File sizes are compared whenever folders are listed. Comparing checksums requires reading every byte. Therefore,
 `why_corrupt` compares checksums only before a folder's contents are used for training, scoring, or export. The
-checksums are CRC-32, which detects accidental corruption, but not forgery. The standard library doesn't contain a
-faster checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256 processes 1.8 GB/s, and BLAKE2b processes 1 GB/s
-(measured in November 2026).
+checksums use CRC-32, which detects accidental corruption but not forgery. The standard library doesn't contain a faster
+checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256 processes 1.8 GB/s, and BLAKE2b processes 1 GB/s (measured
+in November 2026).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from trainer.vertex.storage import checksum, read_json, write_json
 
 MARKER = "committed.json"
 ANEW = "start over (locally with --fresh, or on Vertex AI with a different output folder)"
-UNREADABLE = "it cannot be read"
+UNREADABLE = "it can't be read"
 NONFINITE = "contains NaN or infinite values"
 READERS = 8  # files to read in parallel, which is faster on a mounted bucket
 
@@ -67,12 +67,12 @@ def why_incomplete(folder: Path) -> str:
     except FileNotFoundError:
         return "it was never finished"
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return f"its {MARKER} cannot be read ({error})"
+        return f"its {MARKER} can't be read ({error})"
     return f"{changed[0]} is missing or truncated" if changed else ""
 
 
 def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
-    """Return why a file in this reader's part is corrupt. If all these files are intact, return an empty string.
+    """Return why a file assigned to this reader is corrupt. If all these files are intact, return an empty string.
 
     A commit marker from an older version doesn't contain checksums. In this case, only file sizes are compared, so that
     a long run doesn't have to start over.

@@ -1,7 +1,7 @@
 """Exchanges heartbeats between all training replicas, to identify lost or hanging replicas.
 
 A training framework detects only that some peer doesn't respond. Therefore, each replica sends its name to every other
-replica as UDP datagrams. The datagrams use the port number on which the framework listens for TCP connections. The
+replica in UDP datagrams. The datagrams use the port number on which the framework listens for TCP connections. The
 parent process of the training processes sends the heartbeats. This parent process only waits for the training
 processes, so no other code holds its global interpreter lock. If no heartbeat ever arrives from a replica, for example
 because of a firewall, that replica is never reported as lost.
@@ -49,7 +49,7 @@ class Heartbeat:
                 threading.Thread(target=self._look, daemon=True).start()
 
     def loss(self) -> PeerError:
-        """Wait until a peer is silent, or all peers have reported a loss or a hang, and return an error.
+        """Wait until a peer is silent or all peers have reported a loss or a hang, and then return an error.
 
         If the lost peer is known, the error's text contains its name.
         """
@@ -65,7 +65,7 @@ class Heartbeat:
         # Peers that exited because of a lost peer sent heartbeats for longer than the lost peer.
         if 1 < len(silent) == len(self._others) and silent[name] - min(silent.values()) < SILENT_SECONDS / 2:
             who, cure = "any peer", "; this replica may be cut off from the network"
-        said = f"{self._name} has heard nothing from {who} for {silent[name]:.0f} s{cure}"
+        said = f"{self._name} hasn't heard from {who} for {silent[name]:.0f} s{cure}"
         return PeerError(said, lost_peer="" if cure else name)
 
     def _stuck(self) -> PeerError:

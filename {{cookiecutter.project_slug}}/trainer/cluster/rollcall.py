@@ -1,4 +1,4 @@
-"""Runs the roll call at startup, which verifies that all replicas are present and run the same job.
+"""Runs the startup roll call, which verifies that all replicas are present and run the same job.
 
 Vertex AI starts each replica as soon as its machine is ready, so some replicas normally start late. While a training
 framework waits for a replica, it doesn't print anything. Therefore, each replica checks in with the chief before any
@@ -48,12 +48,11 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
     """Wait until every participating replica has checked in.
 
     Args:
-        servers: the replicas that take part in the roll call, but don't train. Pass the same servers on every replica.
+        servers: the replicas that take part in the roll call but don't train. Pass the same servers on every replica.
         facts: this replica's values that must be the same on all training replicas.
 
     Raises:
-        RollcallError: If a replica is missing after `timeout` seconds, or if a replica's description of the cluster
-            differs.
+        RollcallError: If a replica is missing after `timeout` seconds or describes a different cluster.
         TrainerError: If a training replica's facts differ from the chief's.
         ClusterError: If this replica doesn't take part in the roll call.
     """
@@ -71,7 +70,7 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
 
 
 async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """As the chief, collect the messages from all replicas, and send the same response to all replicas.
+    """As the chief, collect the messages from all replicas, and send them all the same response.
 
     Return the response. If the roll call fails, the response describes the problem.
     """
@@ -94,7 +93,7 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
 
 
 def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for each value of a training replica that differs from the chief's value.
+    """Yield a message for each value of a training replica that differs from the chief's.
 
     If a replica's strategy doesn't have a flag, that flag is skipped, because the difference in --strategy is reported.
     """
@@ -146,14 +145,14 @@ class _Callers:
 
 
 async def _answer(streams: Streams, answer: Mapping[str, Any]) -> None:
-    """Send the response, and wait until the caller has read it and closed the connection."""
+    """Send the response and wait until the caller has read it and closed the connection."""
     reader, writer = streams
     writer.write(_line_of(answer))
     await _within(reader.read(), ANSWER_SECONDS)
 
 
 async def _within(work: Coroutine[Any, Any, Any], seconds: float) -> bool:
-    """Wait for the coroutine. Return False if it takes longer than `seconds`, or if its connection is lost."""
+    """Wait for the coroutine. Return False if it takes longer than `seconds` or its connection is lost."""
     with contextlib.suppress(OSError, TimeoutError, asyncio.TimeoutError):
         await asyncio.wait_for(work, seconds)
         return True
@@ -183,14 +182,14 @@ def listen(node: Node) -> socket.socket:
         return socket.create_server((host, node.port), family=family)
     except OSError as error:
         why = str(error.strerror).partition(" (")[0]  # the rest repeats the address
-        raise RollcallError(f"rollcall: cannot listen on {node.address}, the address of {node.name}: {why}") from None
+        raise RollcallError(f"rollcall: can't listen on {node.address}, the address of {node.name}: {why}") from None
 
 
 def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """Check in with the chief as a worker, and return its response."""
+    """Check in with the chief as a worker and return its response."""
     message = {"name": cluster.name, "nodes": [node.address for node in everyone], "facts": dict(facts)}
     deadline = time.monotonic() + timeout
-    problem = f"{cluster.chief.name}, the chief, is absent at {cluster.chief.address}"
+    problem = f"{cluster.chief.name}, the chief, isn't reachable at {cluster.chief.address}"
     while True:
         try:
             address, patience = (cluster.chief.host, cluster.chief.port), max(deadline - time.monotonic(), 0.1)
@@ -219,7 +218,7 @@ def _line_of(message: Mapping[str, Any]) -> bytes:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """Return the JSON object in a line. If the line doesn't contain one, return an empty dictionary."""
+    """Return the JSON object in a line, or an empty dictionary if the line doesn't contain one."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):

@@ -5,7 +5,7 @@ contains reducers or parameter servers, and pool 3 contains evaluators. Only the
 Reducers run Google's reducer image. Parameter servers run the trainer's command with a flag that selects the parameter
 server strategy. The variables `RANK` and `WORLD_SIZE` are never read, because on Vertex AI they count machines, not
 processes.
-Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CONFIG, mid 2026.
+Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CONFIG, mid-2026.
 """
 
 import contextlib

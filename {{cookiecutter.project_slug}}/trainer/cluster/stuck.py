@@ -1,8 +1,8 @@
 """Determines where in the code a training process hangs.
 
-When a training process receives a signal, it writes its Python stack to a memory file, which the parent process reads.
-A healthy run isn't monitored. Python's faulthandler module writes the stack even if C code holds the global interpreter
-lock. The functions in this file work only on Linux.
+When a training process receives a signal, it writes its Python stack to an in-memory file, which the parent process
+reads. A healthy run isn't monitored. Python's faulthandler module writes the stack even if C code holds the global
+interpreter lock. The functions in this file work only on Linux.
 """
 
 import contextlib
@@ -71,9 +71,9 @@ def ask(replica: str) -> str:
 
 
 def _asked() -> Iterator[tuple[Path, float]]:
-    """Send the signal to each child process.
+    """Send the signal `ASK` to each child process.
 
-    Yield each child's record, and the seconds since the child's last finished step.
+    Yield each child's record and the number of seconds since its last finished step.
     """
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has exited, or belongs to another user

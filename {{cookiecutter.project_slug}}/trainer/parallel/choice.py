@@ -17,7 +17,7 @@ from trainer.vertex.errors import TrainerError
 
 
 def parse(argv: Sequence[str], program: str = "trainer.task") -> tuple[Strategy, StrategyFlags]:
-    """Parse the flags, and return the selected strategy and its Config.
+    """Parse the flags and return the selected strategy and its Config.
 
     If a flag is unknown, print a usage message and exit. Raises TrainerError if a value is invalid.
     """

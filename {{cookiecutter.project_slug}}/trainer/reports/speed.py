@@ -38,7 +38,7 @@ PEAKS = {
 
 
 def process_start() -> float:
-    """Return this process's start time on the clock of time.monotonic.
+    """Return this process's start time as a time.monotonic value.
 
     If the start time isn't known, return the current time.
     Source: proc_pid_stat(5), field 22 (starttime, in clock ticks since boot).
@@ -75,7 +75,7 @@ class Clock:
         self.begin(before)
 
     def timed(self, batches: Iterator[Item], idle_timer: IdleTimer | None) -> Iterator[Item]:
-        """Yield the batches, and count how long the device waited for each batch.
+        """Yield the batches, and measure how long the device waited for each batch.
 
         Args:
             idle_timer: a function that starts a measurement and returns a second function, which returns the device's
@@ -92,7 +92,7 @@ class Clock:
 
     @property
     def stepping(self) -> float:
-        """The total time of all steps in seconds, including the time that they waited for data."""
+        """The total time of all steps in seconds, including the time spent waiting for data."""
         return sum(self.seconds.get(phase, 0.0) for phase in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
@@ -101,7 +101,7 @@ class Clock:
         return self.seconds[TRAINING] / sum(self.seconds.values())
 
     def __str__(self) -> str:
-        """Format the goodput, and each phase's duration in seconds.
+        """Format the goodput and each phase's duration in seconds.
 
         Example: `goodput 83%: 259.0 of 312.1 s spent on training; start 12.3, roll call 3.0, data 4.2, ...`
         """
@@ -111,7 +111,7 @@ class Clock:
 
 
 class Slowest:
-    """A comparison of the processes' computation times. The comparison uses the timed steps of the last reports."""
+    """A comparison of the processes' computation times in the timed steps of the most recent reports."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._reports = names, deque[Sequence[float]](maxlen=COMPARED)

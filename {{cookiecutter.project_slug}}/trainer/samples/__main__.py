@@ -37,13 +37,13 @@ def main(name: str, to: str) -> None:
     try:
         write_example(name, Path(to))
     except OSError as error:
-        sys.exit(f"--to {to} cannot be written ({error.strerror})")
+        sys.exit(f"--to {to} can't be written ({error.strerror})")
     counts = ", ".join(f"{len(Dataset(Path(to), split))} {split}" for split in ("train", "heldout"))
     print(f"{counts} samples in {to}; train on them with --data {to}")
 
 
 def verify(folder: tyro.conf.Positional[Path]) -> None:
-    """Read all shards in a folder, and compare their checksums with the checksums from when they were written.
+    """Read all shards in a folder, and compare their checksums with those stored when they were written.
 
     Raises:
         TrainerError: If shards are missing or damaged.
@@ -62,7 +62,7 @@ def verify(folder: tyro.conf.Positional[Path]) -> None:
 
 
 def _fault(shard: Path, kept: Sequence[int]) -> str:
-    """Read a whole shard, and return a description of its damage. If it's intact, return an empty string."""
+    """Read a whole shard and return a description of its damage. If the shard is intact, return an empty string."""
     index = 0
     try:
         if kept and checksum(shard) != kept[0]:

@@ -35,7 +35,7 @@ class Masked(NamedTuple):
 
 
 class Data:
-    """A job's dataset, which provides training batches in one global order and evaluation batches."""
+    """A job's dataset, which provides evaluation batches, and training batches in one global order."""
 
     def __init__(self, job: Job) -> None:
         self._config = job.config
@@ -59,8 +59,8 @@ class Data:
         """Yield the batches of held-out samples for one of `size` processes.
 
         Each held-out sample belongs to exactly one process. All processes yield the same number of batches, and all
-        batches have the same size. The batch size is the size of a micro-batch during training, if each process splits
-        its slice into `micro_batches`. The last batch is padded with a sample whose mask is 0.
+        batches have the same size. The batch size is that of a training micro-batch if each process splits its slice
+        into `micro_batches` parts. The last batch is padded with a sample whose mask is 0.
         """
         length = largest_part(self._config, size * micro_batches)
         block = length * size  # samples of all processes
@@ -76,12 +76,12 @@ class Data:
 
 
 def per_step(config: Config, example: Batch) -> dict[str, int]:
-    """Return the counts per optimizer step for the reports. Example: {"samples": 96, "tokens": 6144}."""
+    """Return the per-step counts for the reports. Example: {"samples": 96, "tokens": 6144}."""
     return {name: config.global_batch * count for name, count in {"samples": 1, **data.counts(config, example)}.items()}
 
 
 def order(count: int, config: Config) -> Any:
-    """Map each position in the run to a sample's index. Each pass over all samples has a different order."""
+    """Map each position in the run to a sample index. Each pass over all samples has a different order."""
     return grain.MapDataset.range(count).shuffle(seed=config.seed).repeat()
 
 
@@ -101,10 +101,10 @@ def require_samples(config: Config, world_size: int) -> None:
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
     """Yield this process's slice of the global batch for each step from `start` on.
 
-    If the global batch isn't divisible by the world size, the sizes of the slices differ by one sample.
+    If the global batch isn't divisible by the world size, some slices contain one more sample than others.
 
     Raises:
-        TrainerError: If the global batch is smaller than the world size, or if the data doesn't match the flags.
+        TrainerError: If the global batch is smaller than the world size or the data doesn't match the flags.
     """
     require_samples(config, world_size)
     size = config.global_batch
@@ -133,7 +133,7 @@ def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> I
 
 
 def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
-    """Yield batches from shared memory. If shared memory is full, SIGBUS kills a process silently."""
+    """Yield batches from shared memory. If shared memory is full, SIGBUS silently kills a process."""
     batches = iter(dataset)
     try:
         yield from batches

@@ -58,7 +58,7 @@ class Fingerprint:
 
 
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
-    """Verify that the set of shards is complete, and that the run matches the checkpoint in `folder`.
+    """Verify that the set of shards is complete and that the run matches the checkpoint in `folder`.
 
     A checkpoint from an older version doesn't contain a fingerprint, so it isn't compared. Every process must call this
     function.
@@ -119,7 +119,7 @@ def _unfinished(shards: Shards) -> Iterator[str]:
 
 
 def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
-    """Compare the folder's name, the flags, and the shards with the checkpoint. Yield a message for each difference."""
+    """Yield a message for each folder name, flag, or shard that differs from the checkpoint's."""
     try:
         past = json.loads((folder / FILE).read_text())
     except FileNotFoundError:

@@ -143,7 +143,7 @@ class Dataset:
         return error
 
     def _place(self, index: int) -> tuple[str, int]:
-        """Return the shard that contains a record, and the record's index in it."""
+        """Return the shard that contains a record and the record's index in it."""
         for shard, (_, count) in self.shards.items():
             if index < count:
                 return shard, index
@@ -168,7 +168,7 @@ def collated(samples: Sequence[Sample], config: Config) -> Batch:
     batch = data.collate(samples, config)
     if wrong := next((name for name, array in batch._asdict().items() if len(array) != len(samples)), ""):
         count = f"{len(getattr(batch, wrong))} {wrong} for {len(samples)} samples"
-        raise TrainerError(f"collate() in trainer/data.py returns {count}; keep all samples, in their order")
+        raise TrainerError(f"collate() in trainer/data.py returns {count}; keep all samples in their original order")
     return batch
 
 
@@ -185,11 +185,11 @@ def damage(record: int, cause: Exception) -> str:
 
 
 def checksums(folder: Path, split: Split) -> dict[str, list[int]]:
-    """Map each shard to a list with its stored checksum. If checksums aren't stored, return an empty dictionary."""
+    """Map each shard to a list that holds its checksum. If checksums aren't stored, return an empty dictionary."""
     file = folder / f"{split}-checksums.json"
     try:
         return {name: [int(value)] for name, value in read_json(file).items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise TrainerError(f"{file} cannot be read ({error}); copy the file again, or remove the file") from None
+        raise TrainerError(f"{file} can't be read ({error}); copy the file again, or remove the file") from None

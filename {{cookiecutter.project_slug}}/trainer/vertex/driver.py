@@ -39,7 +39,7 @@ def is_too_old(driver: str, cuda: str) -> bool:
 
 
 def why_no_gpu(cuda: str, driver: str) -> str:
-    """Return a sentence that explains why an image for GPUs doesn't find a GPU, and how to fix the problem.
+    """Return a sentence that explains why a GPU image doesn't find a GPU and how to fix the problem.
 
     Args:
         cuda: the image's CUDA version, such as 13.0.

@@ -1,4 +1,4 @@
-"""Defines errors with a text for the user, and with an exit code that shows whether a restart can help."""
+"""Defines errors with a message for the user and an exit code that shows whether a restart can help."""
 
 import contextlib
 import traceback
@@ -11,7 +11,7 @@ EXPORTABLE = (
 
 
 class TrainerError(ValueError):
-    """An error that the user can fix. `task.py` prints the text without a traceback, and exits with `exit_code`.
+    """An error that the user can fix. `task.py` prints the text without a traceback and exits with `exit_code`.
 
     Args:
         event: additional fields for the log lines that contain the error.
@@ -57,7 +57,7 @@ class EndedEarlyError(TrainerError):
 
 @contextlib.contextmanager
 def exporting(file: str) -> Iterator[None]:
-    """Convert an exception in the block to a TrainerError with one sentence. The block exports the model.
+    """Convert an exception in the block to a one-sentence TrainerError. The block exports the model.
 
     If code in `file` raised the exception, the sentence contains the line number in `file`.
     """
@@ -67,7 +67,7 @@ def exporting(file: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         place = next((f"{file}:{frame.lineno}: " for frame in reversed(frames) if frame.filename == file), "")
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise TrainerError(f"{place}the model cannot be exported: {reason}; {EXPORTABLE}") from None
+        raise TrainerError(f"{place}the model can't be exported: {reason}; {EXPORTABLE}") from None
 
 
 @contextlib.contextmanager

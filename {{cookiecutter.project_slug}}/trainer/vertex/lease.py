@@ -48,7 +48,7 @@ BOOT, UPTIME = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/uptime")
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """The claim of a job that writes to the folder or is about to. `since` is a time on the job's own clock."""
+    """The claim of a job that writes, or is about to write, to the folder. `since` is a time on the job's own clock."""
 
     since: str
     job: str
@@ -58,9 +58,9 @@ class Claim:
 
 @contextlib.contextmanager
 def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
-    """If this replica is the chief, hold the lease of the output folder while the block runs.
+    """If this replica is the chief, hold the output folder's lease while the block runs.
 
-    Raises TrainerError if another job holds the lease, or if this job can't write the lease.
+    Raises TrainerError if another job holds the lease or this job can't write it.
     """
     if not is_chief:
         yield
@@ -107,7 +107,7 @@ class Lease:
         self._thread.start()
 
     def close(self) -> None:
-        """Give up the lease, and remove its files. Don't call this function from the renewal thread."""
+        """Give up the lease and remove its files. Don't call this function from the renewal thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(LEAVE_SECONDS)
@@ -213,7 +213,7 @@ def _is_locked(folder: Path, claim: Claim) -> bool | None:
 
 
 def _machine(stream: IO[bytes]) -> str:
-    """Return an ID for this machine and for the file's mount.
+    """Return an ID for this machine and the file's mount.
 
     A lock on the file is valid only for processes with the same ID.
     """

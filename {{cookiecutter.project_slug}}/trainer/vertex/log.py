@@ -18,7 +18,7 @@ from trainer.vertex.errors import TrainerError
 
 
 def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
-    """Print one sentence, as plain text on a terminal or as a JSON line. This function is thread-safe."""
+    """Print one sentence as plain text on a terminal, and otherwise as a JSON line. This function is thread-safe."""
     if sys.stdout.isatty():
         rich.print({"WARNING": "[yellow]", "ERROR": "[red]"}.get(severity, "") + rich.markup.escape(message))
     else:
@@ -30,7 +30,7 @@ def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
 def say_last(message: str, severity: str = "INFO") -> None:
     """Print one sentence from a signal handler that ends this process.
 
-    This function bypasses sys.stdout. The signal may have interrupted a write to the buffer of sys.stdout, and these
+    This function bypasses sys.stdout. The signal may have interrupted a write to the buffer of sys.stdout, and such
     writes aren't reentrant.
     """
     line = f"{message}\n" if sys.stdout.isatty() else _json_line(message, severity)
@@ -44,7 +44,7 @@ def say_lines(text: str, severity: str = "INFO", /, **fields: Any) -> None:
 
 
 def exit_code(run: Callable[..., None], *args: Any) -> int:
-    """Call a program's main function, and return the exit code. Print a TrainerError without a traceback."""
+    """Call a program's main function and return the exit code. Print a TrainerError without a traceback."""
     try:
         run(*args)
     except TrainerError as error:

@@ -35,24 +35,24 @@ TOO_MANY_GPUS = (
     f"NCCL uses reducers only on machines with up to {MOST_GPUS} GPUs",
     "use machines with fewer GPUs, or remove pool 2",
 )
-NOT_CONNECTED = ("NCCL has loaded the plug-in, but has not connected to the reducers", SYSTEM)
+NOT_CONNECTED = ("NCCL has loaded the plug-in, but hasn't connected to the reducers", SYSTEM)
 NOT_MENTIONED = ("NCCL's log doesn't mention the reducers", CHECK)
 LOG_REDIRECTED = ("the job itself configures NCCL's log", "unset all variables whose names begin with NCCL_DEBUG")
-NO_LOG = ("NCCL hasn't written a log to /tmp", "check that /tmp is writable, and that several GPUs train")
+NO_LOG = ("NCCL hasn't written a log to /tmp", "check that /tmp is writable, and that training uses several GPUs")
 # Pattern of a log line -> the problem with the reducers, and the fix. The first pattern that matches counts.
 CAUSES = {
     r"NCCL_ALGO set by environment to (?!\^|.*(?i:collnet))": ALGO_FORCED,
-    FAILED: ("NCCL cannot set up the reducers", SYSTEM),
+    FAILED: ("NCCL can't set up the reducers", SYSTEM),
     r"NET/Plugin ?: (?:No plugin found|Could not find:)": ("NCCL finds no plug-in", "install google-reduction-server"),
     r"NET/Plugin ?: .*(?:libnccl-net\S*: |cannot open shared object|undefined symbol|\(required by)": (
-        "the plug-in cannot be opened",
+        "the plug-in can't be opened",
         "install its dependencies in the image",
     ),
     r"CollNet currently only supports up to 8 GPUs": TOO_MANY_GPUS,
     r"less than CollNet node threshold": ("reducers need two or more machines", "add workers, or remove pool 2"),
     # NCCL's own two networks (IB and Socket) may also fail to start, which isn't an error.
     r"FastSocket disabled|Failed to initialize NET plugin (?!IB|Socket)": (
-        "the plug-in does not start",
+        "the plug-in doesn't start",
         "leave NCCL_COLLNET_ENABLE at 1, and remove Fast Socket from the image",
     ),
     r"Loaded coll(?:net)? plugin": NOT_CONNECTED,
@@ -68,7 +68,7 @@ CAUSES = {
 
 @dataclass(frozen=True)
 class Log:
-    """The state of the reducers according to the NCCL log of one process."""
+    """The state of the reducers according to one process's NCCL log."""
 
     is_ours: bool  # whether there is a log with the settings of `watch`
     connected: int = 0  # NCCL ranks that prepare a connection to reducers, each on behalf of its machine
@@ -93,7 +93,7 @@ class Use:
 
 
 def watch(environ: MutableMapping[str, str]) -> None:
-    """Configure NCCL to try reducers, and to write a log for `read_log`. The user's own settings take precedence."""
+    """Configure NCCL to try reducers and to write a log for `read_log`. The user's own settings take precedence."""
     environ.setdefault("NCCL_COLLNET_ENABLE", "1")
     if not LOGS.keys() & environ.keys():  # a user who has set one of them reads the log
         environ.update(LOGS)
@@ -124,7 +124,7 @@ def end_log(environ: Mapping[str, str]) -> None:
 
 
 def _is_ours(environ: Mapping[str, str]) -> bool:
-    """Return whether NCCL logs with the settings of `watch`. With less detail, active reducers would seem idle."""
+    """Return whether NCCL logs with the settings of `watch`. With less detail, active reducers would appear idle."""
     return LOGS.items() <= environ.items()
 
 
@@ -158,7 +158,7 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
     others_may = connected is None and chief.cause == NOT_CONNECTED
     if connected is None:
         connected = 0 if chief.failed else chief.connected
-    by = f"{connected} of {ranks} ranks connect for their machines" if ranks else f"{connected} ranks connect"
+    by = f"{connected} of {ranks} ranks connect on behalf of their machines" if ranks else f"{connected} ranks connect"
     seen = "; ".join(filter(None, (chief.way, by if connected else "")))
     if chief.way.startswith("COLLNET") and chief.bytes >= LARGE:
         return Use(True, f"{reducers} reducers are in use ({seen})")

@@ -12,7 +12,7 @@ VERDICT = Path("/app/reduction-server.txt")  # requirements/reducers.sh writes i
 
 
 class IdleReducersError(TrainerError):
-    """The error that is raised if --require-reducers is set, but NCCL doesn't use the reducers."""
+    """The error that is raised if --require-reducers is set but NCCL doesn't use the reducers."""
 
     exit_code = 78  # EX_CONFIG of sysexits.h
 
@@ -22,8 +22,8 @@ def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: b
 
     If NCCL can't use the reducers, the chief prints a warning.
 
-    Raises TrainerError if reducers are required, but the job doesn't have any. Raises IdleReducersError if reducers are
-    required, but the run doesn't use GPUs.
+    Raises TrainerError if reducers are required but the job doesn't have any. Raises IdleReducersError if reducers are
+    required but the run doesn't use GPUs.
     """
     if required and not count:
         raise TrainerError(
@@ -59,7 +59,7 @@ def settle(
     gpus: int,
     required: bool,
 ) -> dict[str, float]:
-    """Determine whether NCCL used the reducers, and return the result for the reports.
+    """Determine whether NCCL used the reducers and return the result for the reports.
 
     Every process must call this function after the first all-reduce of gradients.
 
@@ -86,7 +86,7 @@ def settle(
 
 
 def _idle(sentence: str, rank: int) -> IdleReducersError:
-    """Print a log line on the chief, and return the error for idle reducers.
+    """Print a log line on the chief and return the error for idle reducers.
 
     Alerts match the line's field `reducers`.
     """

@@ -1,4 +1,4 @@
-"""Verifies that outputs are writable before training starts, and reports disk errors in one sentence.
+"""Verifies that outputs are writable before training starts, and reports each disk error in one sentence.
 
 This verification writes a probe file, because permission bits aren't reliable for a mounted bucket or a read-only disk.
 """
@@ -58,7 +58,7 @@ def require_writable(storage: Storage, kinds: tuple[str, ...]) -> list[Path]:
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Convert a file system error in the block to a TrainerError with one sentence.
+    """Convert a file system error in the block to a one-sentence TrainerError.
 
     The block writes to `path` or to a folder under `path`.
 
@@ -73,14 +73,14 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 class Dispensable:
-    """An output that a run doesn't require. If writing fails, only one warning is printed until it succeeds again."""
+    """An output that a run doesn't require. If writing fails, only one warning is printed until a write succeeds."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._is_lost = path, False
 
     @contextlib.contextmanager
     def writing(self, *others: type[Exception]) -> Iterator[None]:
-        """Suppress a file system error in the block, and print a warning. The block writes to the output's path."""
+        """Suppress a file system error in the block and print a warning. The block writes to the output's path."""
         try:
             with writing(self._path, *others):
                 yield
@@ -109,7 +109,7 @@ def _probe(storage: Storage, path: Path) -> Path:
 def _sentence(path: Path, error: Exception) -> str:
     """Format a file system error.
 
-    Example: `/gcs/b/run/logs cannot be written (Permission denied: /gcs/b/run, as user 1000); run as ...`
+    Example: `/gcs/b/run/logs can't be written (Permission denied: /gcs/b/run, as user 1000); run as ...`
     """
     reason, number = str(error).partition("\n")[0], None
     if isinstance(error, OSError) and error.errno:
@@ -118,5 +118,5 @@ def _sentence(path: Path, error: Exception) -> str:
         reason = f"{os.strerror(number)}: {place}" if error.filename else os.strerror(number)
     if number in DENIED:
         user = os.geteuid()
-        return f"{path} cannot be written ({reason}, as user {user}); {USER if user else BUCKET}"
-    return f"{path} cannot be written ({reason}); {CURES.get(number, BUCKET)}"
+        return f"{path} can't be written ({reason}, as user {user}); {USER if user else BUCKET}"
+    return f"{path} can't be written ({reason}); {CURES.get(number, BUCKET)}"

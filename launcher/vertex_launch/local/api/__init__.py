@@ -1,1 +1,1 @@
-"""Vertex AI's API, and the code shared by all local APIs: the router, errors, filters, and the resource store."""
+"""The local Vertex AI API, and the code that all local APIs share: the router, errors, filters, and resource store."""

@@ -1,4 +1,4 @@
-"""The standard methods of Vertex AI's API for a collection of resources."""
+"""The Vertex AI API's standard methods for a resource collection."""
 
 import functools
 import re
@@ -41,7 +41,7 @@ Act = Callable[[Call, str], Resource | None]
 class Collection:
     """A collection of resources of one type.
 
-    A subclass defines how to create a resource, and can override other methods. A method that takes a resource name
+    A subclass defines how to create a resource and can override other methods. A method that takes a resource name
     raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
@@ -108,7 +108,7 @@ class Collection:
         return {**shown, **({"@type": f"{TYPES}{kind}"} if self.long_running else {})}
 
     def _updated(self, call: Call, name: str) -> Resource:
-        """Replace the fields that `updateMask` lists. Without `updateMask`, replace all fields in the body."""
+        """Replace the fields that `updateMask` lists. Without `updateMask`, replace each field that the body sets."""
         message = without_output(read_message(call, self.message), self.output_only)
         refuse(labels.of_all(getattr(message, "labels", {})))
         body = spec.as_json(message)
@@ -129,7 +129,7 @@ class Collection:
 
 
 class Records(Collection):
-    """Resources, such as metadata and TensorBoards, that clients can create, change, and delete freely."""
+    """Resources that clients can freely create, change, and delete, such as metadata and TensorBoards."""
 
     verbs = ("GET", "POST", "PATCH", "DELETE")
     # Etags aren't compared, because the SDK retries a rejected update only over gRPC.
@@ -137,7 +137,7 @@ class Records(Collection):
     takes_ids = True
 
     def create(self, parent: str, message: Any, id: str = "") -> Resource:
-        """Create a resource. Raises ApiError if the parent doesn't exist, or the ID is in use."""
+        """Create a resource. Raises ApiError if the parent doesn't exist or the ID is in use."""
         if "/" in self.collection:
             self._store.get(parent)
         etag = self._store.new_id()
@@ -155,7 +155,7 @@ def fields(message: Any) -> frozenset[str]:
 
 
 def field_of(message: Any) -> str:
-    """Convert a message name to a field name, such as TensorboardRun to tensorboardRun."""
+    """Convert a message name, such as TensorboardRun, to a field name, such as tensorboardRun."""
     name = str(message.__name__)
     return name[0].lower() + name[1:]
 
@@ -170,7 +170,7 @@ def read_message(call: Call, kind: Any) -> Any:
 
 
 def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
-    """Clear the output-only fields of a message, and of any model it contains, in place."""
+    """Clear, in place, the output-only fields of a message and of any model that the message contains."""
     pb = type(message).pb(message)
     model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
     for part in (pb, pb.model_to_upload) if model else (pb,):

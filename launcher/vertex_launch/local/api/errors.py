@@ -39,7 +39,7 @@ class ApiError(Exception):
 
 
 def invalid(findings: Iterable[Finding]) -> ApiError:
-    """Return an INVALID_ARGUMENT error with the first few findings. The error's message also contains them."""
+    """Return an INVALID_ARGUMENT error whose message and details contain the first few findings."""
     shown = tuple(first(findings))
     return ApiError("INVALID_ARGUMENT", "\n".join(map(str, shown)), shown)
 

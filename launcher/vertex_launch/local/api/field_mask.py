@@ -41,7 +41,7 @@ def parse(query: Mapping[str, str]) -> Mask:
 
 
 def selected(answer: Any, mask: Mask) -> Any:
-    """Return the fields of a response that a mask selects. Ignore fields that the response doesn't contain."""
+    """Return the response fields that a mask selects. Ignore fields that the response doesn't contain."""
     if isinstance(answer, list) and mask:
         return [selected(item, mask) for item in answer]
     if not isinstance(answer, Mapping) or not mask:

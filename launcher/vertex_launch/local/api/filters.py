@@ -1,6 +1,6 @@
 """The parameters of list calls: `filter`, `orderBy`, `pageSize`, and `pageToken`.
 
-The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. The filter language contains
+The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. The filter language supports
 comparisons, `:` with `*`, AND, OR, NOT, and parentheses. A space means AND, and OR has a higher precedence than AND.
 Metadata filters also support metadata.FIELD.KIND and the function in_context("NAME").
 Source: google.aip.dev/160, 2026; google-cloud-aiplatform 2.7.0, types/metadata_service.py.
@@ -27,7 +27,7 @@ LAST = "~"  # sorts after every time
 
 
 class Filter(NamedTuple):
-    """A predicate, and bounds on the `timestamp` of matching resources, as UTC times in the API's format."""
+    """A parsed filter: its predicate, and the bounds that it sets on `timestamp`, as UTC times in the API's format."""
 
     matches: Predicate
     since: str = ""
@@ -96,7 +96,7 @@ def parsed(expression: str, fields: Container[str]) -> Filter:
 
 
 class _Parser:
-    """A recursive descent parser for filters, with one method for each level of precedence."""
+    """A recursive-descent parser for filters, with one method for each level of precedence."""
 
     def __init__(self, expression: str, fields: Container[str]) -> None:
         self._expression = expression
@@ -225,9 +225,9 @@ def _of_metadata(field: str, symbol: str, wanted: str) -> Predicate:
 
 
 def _comparing(symbol: str, wanted: str, *, as_text: bool = False) -> Callable[[Any], bool]:
-    """Return a function that compares a value with `wanted`, as severities, times, numbers, or strings.
+    """Return a function that compares a value with `wanted` as a severity, time, number, or string.
 
-    The returned function uses the first of these types to which both values can be converted.
+    The returned function uses the first of these types to which it can convert both values.
     """
     compare = COMPARISONS[symbol]
     readings: list[tuple[Callable[[Any], Any], Any]] = []
@@ -318,7 +318,7 @@ def page_size(text: str) -> int:
 
 
 def _after(resources: Sequence[Resource], token: str) -> int:
-    """Return the index at which a page begins. A token identifies a resource, so new resources don't shift pages."""
+    """Return the index at which a page begins. The token identifies a resource, so new resources don't shift pages."""
     try:
         last = base64.urlsafe_b64decode(token).decode()
         return [*map(_identity, resources)].index(last) + 1 if token else 0

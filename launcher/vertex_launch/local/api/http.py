@@ -90,10 +90,10 @@ Connect = Callable[[WebSocket], Awaitable[None]]
 
 
 class Router:
-    """An ASGI application that sends each request to the first route that matches the request's method and path.
+    """An ASGI application that sends each request to the first route with a matching method and path.
 
-    A route's path is a regular expression. In a path, {name} matches PARTS[""], and {name:KIND} matches PARTS[KIND].
-    The function `connect` handles websockets.
+    A route's path is a regular expression. In a path, {name} matches the pattern PARTS[""], and {name:KIND} matches the
+    pattern PARTS[KIND]. The function `connect` handles websockets.
     """
 
     def __init__(self, routes: Iterable[Route], connect: Connect | None = None) -> None:
@@ -163,8 +163,7 @@ def not_here(service: str) -> ApiError:
 async def read_body(call: Call) -> bytes:
     """Return the whole request body.
 
-    Raises ApiError if the body is too large. Even then, read the whole body first, because many clients require
-    this.
+    Raises ApiError if the body is too large. Even then, first read the whole body, because many clients require this.
     """
     body = bytearray()
     async for chunk in call.stream():

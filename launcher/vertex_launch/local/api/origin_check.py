@@ -1,8 +1,8 @@
 """Rejects requests from web pages, because the server runs any command that a request contains.
 
-Any page that is open in a browser can send requests to the server. However, a page can't forge the Host header, can't
-send data without an Origin header, and can't send JSON to a different site without a preflight request. A request whose
-Host header contains a Google host comes from a replica's proxy, because a browser would connect to Google itself.
+Any page that is open in a browser can send requests to the server. However, a page can't forge the Host header, send
+data without an Origin header, or send JSON to a different site without a preflight request. A request whose Host header
+contains a Google host comes from a replica's proxy, because a browser would connect directly to Google.
 Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
 """
 
@@ -19,7 +19,7 @@ PAGE = re.compile("/|/projects/.*|/[0-9]+", re.DOTALL)  # the paths of the web p
 
 
 def fault_of(scope: Scope) -> str:
-    """Return the reason to reject a request. Return "" if the request is allowed."""
+    """Return the reason for rejecting a request, or "" if the request is allowed."""
     headers, path = Headers(scope=scope), scope["path"]
     host = headers.get("host", "").lower()
     if not (OURS.fullmatch(host) or is_google(host)):
@@ -37,7 +37,7 @@ def fault_of(scope: Scope) -> str:
     # Storage clients send any content type to URLs that a form can't guess. The Origin check protects these URLs, too.
     writes = scope["method"] in ("POST", "PUT", "PATCH")
     if writes and not (path.startswith(STORAGE) or is_google(host) or in_parts(scope)) and kind != "application/json":
-        return f'a body of type "{kind}" is rejected; send application/json'
+        return f'a request body of type "{kind}" is rejected; use application/json'
     return ""
 
 

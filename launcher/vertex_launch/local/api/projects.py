@@ -31,7 +31,7 @@ class Projects:
         self._own = own
 
     def by_id(self, text: str) -> str:
-        """Replace the project numbers in a text's resource names with project IDs.
+        """Replace project numbers with project IDs in the resource names that a text contains.
 
         Keep the numbers of unknown projects.
         """
@@ -97,7 +97,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _renamed(value: Any, name: Callable[[str], str]) -> Any:
-    """Apply `name` to all strings in a JSON value, except for the values of the fields in CLIENTS_OWN."""
+    """Apply `name` to all strings in a JSON value except those in the fields that CLIENTS_OWN lists."""
     match value:
         case str():
             return name(value)

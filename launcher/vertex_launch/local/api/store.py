@@ -1,6 +1,6 @@
 """The resource store, which keeps the local Vertex's resources in memory and on disk.
 
-The name of a resource determines the path of its file, such as .vertex/projects/P/locations/L/customJobs/ID.json. If a
+A resource's name determines the path of its file, such as .vertex/projects/P/locations/L/customJobs/ID.json. If a
 resource has rows, the append-only file ID.jsonl in the same folder contains them.
 """
 
@@ -33,7 +33,7 @@ NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 class Store:
     """A thread-safe store of all resources.
 
-    Raises FaultError if another process uses the state folder, or the folder isn't writable. A method that takes a
+    Raises FaultError if another process uses the state folder or if the folder isn't writable. A method that takes a
     resource name raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
@@ -49,7 +49,7 @@ class Store:
         self._lock.close()
 
     def new_id(self) -> str:
-        """Return a new numeric ID in the format of Vertex AI's IDs. Each new ID is larger than all earlier IDs."""
+        """Return a new numeric ID in Vertex AI's format. Each new ID is larger than all earlier ones."""
         with self._changed:
             self._last_id = max(time.time_ns() // 1000, self._last_id + 1)
             return str(self._last_id)
@@ -57,10 +57,10 @@ class Store:
     def create(self, name: str, resource: Mapping[str, Any]) -> Resource:
         """Store a new resource with its name and the current time.
 
-        Raises ApiError if the name isn't valid or is already in use, or if the disk is full.
+        Raises ApiError if the name isn't valid, the name is already in use, or the disk is full.
         """
         if not NAME.fullmatch(name):
-            raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, - and _ in IDs')
+            raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, -, and _ in IDs')
         with self._changed:
             if name in self._resources:
                 raise ApiError("ALREADY_EXISTS", f"{name} already exists")
@@ -114,7 +114,7 @@ class Store:
         return rows
 
     def size(self, name: str) -> int:
-        """Return the total size of all rows of a resource and of the resources under it, in bytes."""
+        """Return the total size, in bytes, of all rows of a resource and of the resources under it."""
         self.get(name)
         return sum(file.stat().st_size for file in (self._folder / name).rglob("*.jsonl"))
 
@@ -194,7 +194,7 @@ def endpoint_of(folder: Path) -> str:
 
 
 def _holder(folder: Path) -> tuple[str, str]:
-    """Return the ID and the endpoint of the process that uses a folder. For the `run` command, the endpoint is ""."""
+    """Return the process ID and endpoint of the process that uses a folder. For `run`, the endpoint is ""."""
     with contextlib.suppress(OSError), (folder / LOCK).open() as file:
         if locked_elsewhere(file):
             process, _, endpoint = file.read().strip().partition(" ")
@@ -205,19 +205,21 @@ def _holder(folder: Path) -> tuple[str, str]:
 def _locked(folder: Path, endpoint: str) -> IO[str]:
     """Lock a state folder for this process, and return the open lock file.
 
-    Raises FaultError if another process uses the folder, or the folder isn't writable.
+    Raises FaultError if another process uses the folder or if the folder isn't writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         opened = private_file(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     except OSError as error:
-        raise FaultError(f"{folder}: not writable ({error.strerror}); use another folder with --state-dir") from None
+        raise FaultError(
+            f"{folder}: not writable ({error.strerror}); use --state-dir to specify another folder"
+        ) from None
     file = os.fdopen(opened, "a+", encoding="utf-8")
     if locked_elsewhere(file, fcntl.LOCK_EX):
         file.close()
         process, holder = _holder(folder)
         who, cure = (f"the local Vertex at {holder}", "stop it") if holder else ("another command", "wait for it")
-        fault = f"{who} (process {process}) uses this folder; {cure}, or use another folder with --state-dir"
+        fault = f"{who} (process {process}) uses this folder; {cure}, or use --state-dir to specify another folder"
         raise FaultError(f"{folder}: {fault}")
     file.truncate(0)
     file.write(f"{os.getpid()} {endpoint}")

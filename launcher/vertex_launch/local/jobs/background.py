@@ -181,7 +181,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._finish(task, state, error)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """Return the final state and error of a task that was stopped by a client or by a service shutdown."""
+        """Return the final state and error of a task that a client or a service shutdown stopped."""
         resource = self._store.get(name)
         if resource["state"] == f"{self.prefix}CANCELLING":
             # The service's text contains the word CANCELED, which Prefect's worker uses to distinguish a cancellation
@@ -190,7 +190,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
         return "FAILED", rpc_status("UNAVAILABLE", f"{STOPPED}{self._resumes(resource)}")
 
     def _resumes(self, resource: Resource) -> str:
-        """Return the text to append to STOPPED if a new task would resume this task's work. Otherwise, return ""."""
+        """Return a suffix for the STOPPED message if a new task would resume this task's work. Otherwise, return ""."""
         return ""
 
     def _finish(self, task: Task, state: str, error: dict[str, Any] | None) -> None:

@@ -2,7 +2,7 @@
 
 A job's states are QUEUED, PENDING, RUNNING, and finally SUCCEEDED, FAILED, or (after CANCELLING) CANCELLED. If a
 FLEX_START job waits too long, its state becomes EXPIRED.
-Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
+Source: Vertex AI documentation, "Understand the custom training service", mid-2026.
 """
 
 import contextlib
@@ -145,9 +145,9 @@ class Jobs(BackgroundTasks[_Ticket]):
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
         """Return a job's errors, with `place` prefixed to each error's location.
 
-        The errors come from the rules of `vertex-launch check`, applied to the request's project and region, and from
-        missing local resources. Local resources include experiments, TensorBoards, persistent resources, and the mlflow
-        package. Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
+        The errors come from missing local resources and from the rules of `vertex-launch check`, applied to the
+        request's project and region. Local resources include experiments, TensorBoards, persistent resources, and the
+        mlflow package. Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
         """
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
@@ -156,7 +156,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return [finding.below(place) for finding in found]
 
     def require_capacity(self, count: int, noun: str) -> None:
-        """Raise ApiError RESOURCE_EXHAUSTED if the service can't run this many replicas at a time."""
+        """Raise ApiError RESOURCE_EXHAUSTED if the service can't run this many replicas at the same time."""
         capacity = self._context.options.capacity
         if count > capacity:
             fault = f"the {noun} has {count} replicas, but this service runs at most {capacity} at a time"
@@ -168,7 +168,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return RuleContext(settings, settings.catalog, NOWHERE)
 
     def used(self) -> Machines:
-        """Return the machines in use by running jobs."""
+        """Return the machines that running jobs use."""
         with self._lock:
             started = [ticket for ticket in self._tasks.values() if ticket.starts]
         return sum((needs for ticket in started for needs in ticket.needs), Machines())
@@ -186,7 +186,7 @@ class Jobs(BackgroundTasks[_Ticket]):
             self._lock.wait_for(lambda: not here())
 
     def follow_runs(self) -> None:
-        """Read the jobs that `run` commands wrote to the state folder. End those whose `run` process was killed."""
+        """Read the jobs that `run` commands wrote to the state folder. End jobs whose `run` process was killed."""
         folder = self._context.state_dir.folder
         stored = {job["name"] for job in self._store.all(COLLECTION)}
         with contextlib.suppress(OSError):  # the user may be cleaning up
@@ -287,7 +287,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return replace(self._context, settings=replace(self._context.settings, project=project, region=region))
 
     def _curves(self, ticket: _Ticket) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that copies a job's curves to its TensorBoard, if it has one."""
+        """Return a context manager that copies a job's curves to the job's TensorBoard, if any."""
         output = output_folder(ticket.job, self._context.state_dir)
         if not (output and ticket.job.spec.tensorboard):
             return contextlib.nullcontext()
@@ -333,7 +333,7 @@ class Jobs(BackgroundTasks[_Ticket]):
 
 
 def _taken(room: Machines, needs: Machines) -> bool:
-    """Reserve machines, and return whether enough machines were available.
+    """Reserve machines, and return whether enough were available.
 
     If not, all later jobs that need the same capacity also wait.
     """

@@ -1,7 +1,7 @@
 """Connects jobs to experiments and TensorBoards: finds missing resources, creates runs, and copies curves.
 
-While a job writes event files, the local Vertex copies the scalars from these files to runs in the job's TensorBoard.
-Source: Vertex AI documentation, "Use Vertex AI TensorBoard with custom training", mid 2026; google-cloud-aiplatform
+While a job writes event files, the local Vertex copies their scalars to runs in the job's TensorBoard.
+Source: Vertex AI documentation, "Use Vertex AI TensorBoard with custom training", mid-2026; google-cloud-aiplatform
 2.7.0, jobs.py, the "autologging" extra, metadata/experiment_run_resource.py, and tensorboard/uploader.py (run names).
 """
 
@@ -93,7 +93,7 @@ def _without_mlflow(job: Job, buckets: Path) -> Findings:
 
 
 def _requirements(package: Path) -> Iterator[str]:
-    """Yield the requirements of a source distribution. Yield nothing if the file isn't a source distribution."""
+    """Yield the requirements of a source distribution. Yield nothing if the file isn't one."""
     unreadable = contextlib.suppress(tarfile.TarError, EOFError, OSError)
     with unreadable, open_regular(package) as file, tarfile.open(fileobj=file) as archive:
         for member in archive:
@@ -102,7 +102,7 @@ def _requirements(package: Path) -> Iterator[str]:
 
 
 class Curves:
-    """The curves of one job. They're stored in the TensorBoard experiment whose ID is the job ID."""
+    """The curves of one job, stored in the TensorBoard experiment whose ID is the job ID."""
 
     def __init__(self, store: Store, job: str, board: str, folder: Path) -> None:
         self._store, self._job, self._folder = store, job, folder

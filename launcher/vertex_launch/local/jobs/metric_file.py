@@ -68,7 +68,7 @@ class MetricFile:
             )
         for file in self.path.parent.glob(f"*{self.path.suffix}"):
             if MetricFile(file, self._ids).read(ended=True):
-                return f"{fault} by the chief, but by {file.stem}. Report the metric from {self.path.stem}."
+                return f"{fault} by the chief, only by {file.stem}. Report the metric from {self.path.stem}."
         # Inferred: other files aren't read, because the service sets the variable and provides a folder only for this
         # file.
         # Source: github.com/GoogleCloudPlatform/cloudml-hypertune, hypertune.py and issue 6.
@@ -89,7 +89,8 @@ class MetricFile:
         self._position += end
         if self._position > LARGEST:
             self.fault = (
-                self.fault or f"the trial's metric file is larger than {LARGEST // 2**20} MiB; report less often"
+                self.fault
+                or f"the trial's metric file is larger than {LARGEST // 2**20} MiB; report metrics less often"
             )
         return full and self._position <= LARGEST
 

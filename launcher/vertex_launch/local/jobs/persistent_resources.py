@@ -1,6 +1,6 @@
-"""Manages persistent resources. Their machines keep running, so jobs start immediately or wait in a queue.
+"""Manages persistent resources, whose machines keep running. A job starts immediately or waits for free machines.
 
-Source: Vertex AI documentation, "Create", "Reboot" and "Delete a persistent resource", 2026; google-cloud-aiplatform
+Source: Vertex AI documentation, "Create", "Reboot", and "Delete a persistent resource", 2026; google-cloud-aiplatform
 2.7.0, types/persistent_resource.py.
 """
 
@@ -68,7 +68,7 @@ class PersistentResources(Records):
         return self._store.create(f"{parent}/{self.collection}/{id}", self._completed(parent, id, message) | started)
 
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
-        """Replace the labels, the display name, or the machine counts of the pools.
+        """Replace a persistent resource's labels, display name, or machine counts.
 
         Raises ApiError if the resource doesn't exist or the change isn't valid.
         """

@@ -88,7 +88,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
     def create(self, parent: str, message: TrainingPipeline) -> Resource:
         """Check and start a training pipeline.
 
-        Raises ApiError with all errors if the pipeline isn't valid, or if its dataset or parent model doesn't exist.
+        Raises ApiError with all errors if the pipeline isn't valid or if its dataset or parent model doesn't exist.
         """
         resource = as_json(message)
         refuse([*name_findings(message.display_name), *_findings(resource)])

@@ -1,7 +1,7 @@
-"""Counts the machines that jobs use from stocks: the capacities of the service, regions, and persistent resources.
+"""Tracks how many machines jobs use from each stock: the capacity of the service, a region, or a persistent resource.
 
-If a job doesn't use a persistent resource, its stocks count replicas on any machine type. If a job uses one, each
-worker pool requires a resource pool that has enough machines with the same machine type, accelerators, and disk.
+Without a persistent resource, only the number of a job's replicas counts, not their machine types. On a persistent
+resource, each worker pool requires a resource pool with enough machines of the same type, accelerators, and disk.
 Source: Vertex AI documentation, "Run serverless training jobs on a persistent resource", 2026.
 """
 
@@ -48,7 +48,7 @@ def needed(job: Job, resource: str) -> Machines:
 def held(resource: Resource) -> Machines:
     """Return the maximum number of machines of each type in a persistent resource.
 
-    If several pools have the same machine type, their counts are added up.
+    If several pools have the same machine type, add up their counts.
     """
     pools = ((machine(pool), most(pool)) for pool in resource["resourcePools"])
     return sum((Machines({(resource["name"], kind): count}) for kind, count in pools), Machines())
@@ -68,7 +68,7 @@ def needs(parent: str, job: Job, options: Options) -> list[Machines]:
 
 
 def stocks(store: Store, options: Options) -> Machines:
-    """Return the maximum number of concurrent replicas: in total, in some regions, and on each persistent resource."""
+    """Return the replica limits of the service and of regions, and the machine counts of persistent resources."""
     limits = {ALL: options.capacity} | {("", region): count for region, count in options.region_capacity.items()}
     return sum(map(held, store.all(COLLECTION)), Machines(limits))
 
@@ -86,7 +86,7 @@ def with_use(resource: Resource, used: Machines) -> Resource:
 
 
 def findings(store: Store, parent: str, job: Job) -> Findings:
-    """Yield the reasons why a job can never run on its persistent resource."""
+    """Yield reasons why a job can never run on its persistent resource."""
     name, place = resource_of(parent, job), "persistentResourceId"
     if not name:
         return

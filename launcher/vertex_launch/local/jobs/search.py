@@ -288,7 +288,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
 
 
 def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
-    """Return the value that optuna must draw to give a parameter this value."""
+    """Convert a parameter's value to the value that optuna must draw for it."""
     kind = kind_of(parameter)
     if kind == "categorical_value_spec":
         return str(value)

@@ -127,14 +127,14 @@ class Tunings(BackgroundTasks[_Study]):
         super()._lose(resource)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """Return CANCELLED as the final state if the service stops, because the tuning job can continue later."""
+        """Change the final state to CANCELLED if the service stops, because the tuning job can continue later."""
         state, error = super()._stopped(name, why)
         return "CANCELLED" if self._closed else state, error
 
     def _again(self, study: _Study, shown: Resource) -> _Trial:
         """Return a trial from an earlier run.
 
-        If running the trial again is useful, its state is REQUESTED.
+        If the trial is worth rerunning, its state is REQUESTED.
         """
         parameters = {pair["parameterId"]: pair["value"] for pair in shown["parameters"]}
         began = moment(shown, "startTime")
@@ -149,14 +149,14 @@ class Tunings(BackgroundTasks[_Study]):
     def _has_no_result(self, study: _Study, trial: _Trial, measurements: list[Measurement]) -> bool:
         """Return whether a trial's job succeeded without a final measurement.
 
-        Running such a trial again is useless.
+        Such a trial isn't worth rerunning.
         """
         with contextlib.suppress(ApiError):  # its job was deleted
             return self._store.get(trial.job)["state"] == SUCCEEDED and not study.search.final(measurements)
         return False
 
     def _work(self, study: _Study) -> None:
-        """Start and follow trials until the tuning job ends. Raises ApiError if the tuning job fails."""
+        """Start and monitor trials until the tuning job ends. Raises ApiError if the tuning job fails."""
         self._enter(study, "RUNNING")
         try:
             self._start_trials(study)

@@ -1,7 +1,7 @@
-"""A reader for a dataset's files: CSV tables or import files. An import file lists image or text items.
+"""Reads a dataset's files, which are CSV tables or import files. An import file lists image or text items.
 
 Source: Vertex AI documentation, "Prepare training data" for each data type, and the schemas in the public bucket
-google-cloud-aiplatform, schema/dataset/ioformat, mid 2026.
+google-cloud-aiplatform, schema/dataset/ioformat, mid-2026.
 """
 
 import contextlib
@@ -72,9 +72,9 @@ def table(addresses: Iterable[str], buckets: Path) -> DatasetContent:
 
 
 def items(configs: Iterable[Mapping[str, Any]], kind: str, buckets: Path) -> DatasetContent:
-    """Read the items to import, as specified by the importConfigs in `configs`.
+    """Read the items that the importConfigs in `configs` specify.
 
-    Raises ApiError if a file is missing, or an item isn't valid.
+    Raises ApiError if a file is missing or an item isn't valid.
     """
     return DatasetContent((), [item for config in configs for item in _items(config, kind, buckets)])
 
@@ -133,7 +133,7 @@ def _json_items(address: str, file: Path) -> Iterator[Item]:
 
 
 def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Item]:
-    """Yield the items in a CSV file. Raises ApiError if the schema isn't supported, or a row isn't valid."""
+    """Yield the items in a CSV file. Raises ApiError if the schema isn't supported or a row isn't valid."""
     form = next((form for form in CSV_FORMS if form in schema), "")
     if not form:
         message = f"{address}: CSV files are supported only for classification and bounding boxes; use JSON Lines"
@@ -152,7 +152,7 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 
 
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
-    """Return a row's ML use as an item field, and the remaining cells.
+    """Split a row into its ML use, as an item field, and its remaining cells.
 
     The first remaining cell is the item's content.
     """
@@ -177,7 +177,7 @@ def _csv_item(row: Sequence[str], kind: str, multi_label: bool) -> Item | None:
 
 
 def _boxed_item(row: Sequence[str]) -> Item | None:
-    """Return the image in a row as an item, including the bounding box, if any. Return None if the row isn't valid."""
+    """Return a row's image as an item, including its bounding box, if any. Return None if the row isn't valid."""
     use, (content, *cells) = _cells(row)
     if not content.startswith("gs://"):
         return None

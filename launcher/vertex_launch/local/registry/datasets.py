@@ -1,8 +1,8 @@
-"""Managed datasets, whose files a training pipeline splits and exports for its job.
+"""Managed datasets, which a training pipeline splits into sets and exports for its job.
 
 Tables are CSV files. Import files, in JSON Lines or CSV format, list image or text items. Clients can list a dataset's
 items and their annotations. The local Vertex rereads the import files on each call.
-Source: Vertex AI documentation, "Use managed datasets" and "Prepare training data", mid 2026; google-cloud-aiplatform
+Source: Vertex AI documentation, "Use managed datasets" and "Prepare training data", mid-2026; google-cloud-aiplatform
 2.7.0, types/ (dataset.py, data_item.py, annotation.py).
 """
 
@@ -69,8 +69,8 @@ class Datasets(Collection):
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
         """Change the display name, description, or labels of a dataset.
 
-        The label that contains the dataset's type doesn't change. Raises ApiError if `changed` contains any other
-        field, or a value isn't valid.
+        The label that contains the dataset's type doesn't change. Raises ApiError if `changed` contains any other field
+        or an invalid value.
         """
         if wrong := [field for field in changed if field not in CHANGEABLE]:
             fault = f"updateMask: a dataset's {wrong[0]} can't be changed; use {', '.join(CHANGEABLE)}"
@@ -85,7 +85,7 @@ class Datasets(Collection):
         """Add the items in import files to an image or text dataset. Raises ApiError if a file isn't valid."""
         dataset = self._store.get(name)
         if _kind(dataset) == "tabular":
-            raise ApiError("INVALID_ARGUMENT", "tables can't be imported; list the files when you create the dataset")
+            raise ApiError("INVALID_ARGUMENT", "tables can't be imported; specify the files when creating the dataset")
         metadata = dict(_object(dataset.get("metadata")))
         # Vertex AI copies the items. The local Vertex reads the files again for each export.
         metadata["importConfigs"] = [*metadata.get("importConfigs", ()), *as_json(message).get("importConfigs", ())]
@@ -157,7 +157,7 @@ def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destinat
     """Split a dataset and write the sets to a bucket. Return the training job's environment variables for the sets.
 
     `config` is a pipeline's inputDataConfig. If `config` doesn't set a folder, write the sets to `destination`. Raises
-    ApiError if a file of the dataset is missing, or the local Vertex doesn't support the split.
+    ApiError if a dataset file is missing or the local Vertex doesn't support the split.
     """
     content = _content(dataset, config, "inputDataConfig", buckets)
     kind = _kind(dataset)
@@ -178,7 +178,7 @@ def read(dataset: Resource, buckets: Path) -> DatasetContent:
 
 
 def _content(dataset: Resource, config: Mapping[str, Any], place: str, buckets: Path) -> DatasetContent:
-    """Return the rows or items to export. Raises ApiError if the dataset is empty, or a field isn't supported."""
+    """Return the rows or items to export. Raises ApiError if the dataset is empty or a field isn't supported."""
     for field in ("bigqueryDestination", "savedQueryId", "annotationsFilter"):
         if config.get(field):
             raise ApiError(
@@ -214,12 +214,12 @@ def _findings(dataset: Resource) -> Findings:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a google.protobuf.Value as an object. Return {} if the value isn't an object."""
+    """Return a google.protobuf.Value as an object. Return {} if the value isn't one."""
     return value if isinstance(value, dict) else {}
 
 
 def _write(content: DatasetContent, sets: Assignment, folder: Path) -> None:
-    """Write one shard for each set. An empty set also has a shard, so that every URI pattern matches a file."""
+    """Write one shard for each set. An empty set also has a shard, so every URI pattern matches a file."""
     for name in SETS:
         rows = [row for row, its_set in zip(content.rows, sets, strict=True) if its_set == name]
         if not content.header:

@@ -125,7 +125,9 @@ class Contexts(_Nodes):
             for resource in self._named(call, request, context):
                 contexts = [*dict.fromkeys((*resource.get(field, ()), context))]
                 if field == PARENTS and context in self._below(resource["name"]):
-                    raise ApiError("INVALID_ARGUMENT", f"{resource['name']} is above {context}; use another child")
+                    raise ApiError(
+                        "INVALID_ARGUMENT", f"{resource['name']} is an ancestor of {context}; use another child"
+                    )
                 if field == PARENTS and len(contexts) > MOST_PARENTS:
                     fault = f"{resource['name']} already has {MOST_PARENTS} parents; remove it from one of them first"
                     raise ApiError("INVALID_ARGUMENT", fault)
@@ -143,14 +145,14 @@ class Contexts(_Nodes):
                 self._store.update(member["name"], **{field: [one for one in contexts if one != context] or None})
 
     def _named(self, call: Call, request: Any, context: str) -> Sequence[Resource]:
-        """Return the resources that a request lists. Raises ApiError if a resource isn't in the metadata store."""
+        """Return the resources that a request specifies. Raises ApiError if a resource isn't in the metadata store."""
         lists = [names for key, names in as_json(read_message(call, request)).items() if key != "context"]
         self._store.get(context)
         named = [self._store.get(name) for names in lists for name in names]
         store = _store_of(context)
         for resource in named:
             if not resource["name"].startswith(f"{store}/"):
-                raise ApiError("INVALID_ARGUMENT", f"{resource['name']} isn't in {store}; use a resource in it")
+                raise ApiError("INVALID_ARGUMENT", f"{resource['name']} isn't in {store}; use a resource in that store")
         return named
 
     def _below(self, context: str) -> set[str]:
@@ -185,7 +187,7 @@ class Artifacts(_Nodes):
 
 
 class Executions(_Nodes):
-    """The steps of a workflow, which read and write artifacts."""
+    """The workflow steps that read and write artifacts."""
 
     collection, message = EXECUTIONS, Execution
     _adding = threading.Lock()
@@ -205,7 +207,7 @@ class Executions(_Nodes):
         for event in events:
             if _store_of(self._store.get(event["artifact"])["name"]) != _store_of(name):
                 raise ApiError(
-                    "INVALID_ARGUMENT", f"{event['artifact']} isn't in {_store_of(name)}; use an artifact in it"
+                    "INVALID_ARGUMENT", f"{event['artifact']} isn't in {_store_of(name)}; use an artifact in that store"
                 )
         with self._adding:
             kept = {event["artifact"]: event for event in self._store.get(name).get(EVENTS, ())}
@@ -242,7 +244,7 @@ def _subgraph(store: Store, names: Iterable[str]) -> Resource:
 def _around(store: Store, artifact: str, matches: Predicate, hops: int | None) -> Resource:
     """Return the lineage subgraph within `hops` events of an artifact. If `hops` is None, the distance isn't limited.
 
-    Paths contain only artifacts for which `matches` returns true.
+    Follow only artifacts for which `matches` returns true.
     """
     parent = _store_of(artifact)
     excluded = {one["name"] for one in store.list(parent, "artifacts") if not matches(one)} - {artifact}

@@ -66,7 +66,7 @@ class Models(Collection):
     def upload(self, parent: str, model: Resource, model_id: str = "", parent_model: str = "") -> Resource:
         """Register a model, or a new version of `parent_model`, with the artifacts in the model's folder, if any.
 
-        Raises ApiError if the model isn't valid, or the artifact folder is empty.
+        Raises ApiError if the model isn't valid or the artifact folder is empty.
         """
         if model.get("artifactUri"):
             self._folder(model["artifactUri"])
@@ -95,7 +95,7 @@ class Models(Collection):
         if model_id and not ID.fullmatch(model_id):
             raise ApiError(
                 "INVALID_ARGUMENT",
-                f'modelId: "{model_id}" isn\'t a valid ID; begin with a-z or _, and use only a-z, 0-9, - and _',
+                f'modelId: "{model_id}" isn\'t a valid ID; begin with a-z or _, and use only a-z, 0-9, -, and _',
             )
         if model_id and not parent_model and self._versions(f"{models}/{model_id}"):
             raise ApiError("ALREADY_EXISTS", f"{models}/{model_id} already exists; set it as parentModel")
@@ -158,7 +158,7 @@ class Models(Collection):
                 self._store.delete(version["name"])
 
     def delete_version(self, name: str) -> None:
-        """Delete a version. Raises ApiError if the version doesn't exist, or the version is the default version."""
+        """Delete a version. Raises ApiError if the version doesn't exist or is the default version."""
         with self._lock:
             version = self.version(name)
             if DEFAULT in version["versionAliases"]:

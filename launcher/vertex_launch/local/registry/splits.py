@@ -1,4 +1,4 @@
-"""Assign the rows or items of a dataset to the training, validation, and test sets deterministically.
+"""Deterministically assigns the rows or items of a dataset to the training, validation, and test sets.
 
 Source: InputDataConfig and its splits, google-cloud-aiplatform 2.7.0, types/training_pipeline.py.
 """
@@ -51,15 +51,15 @@ def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment
 
 
 def _fractions(split: Mapping[str, float]) -> Fractions:
-    """Return the fractions in `trainingFraction` and so on. Sets without a fraction share the remainder.
+    """Return the sets' fractions, such as `trainingFraction`. Sets without a fraction share the remainder.
 
-    Raises ApiError INVALID_ARGUMENT if a fraction is negative, or the sum of the fractions exceeds 1.
+    Raises ApiError INVALID_ARGUMENT if a fraction is negative or the sum of the fractions exceeds 1.
     """
     stated = [split.get(f"{name}Fraction", 0.0) for name in SETS]
     remainder = 1 - sum(stated)
     if min(stated) < 0 or remainder < -1e-9:
         fault = f"the fractions {', '.join(map(str, stated))} aren't valid"
-        raise invalid([Finding("inputDataConfig", fault, "use fractions of 0 or more with a sum of at most 1")])
+        raise invalid([Finding("inputDataConfig", fault, "use nonnegative fractions whose sum is at most 1")])
     if not any(stated):
         return DEFAULT
     unset = [i for i, fraction in enumerate(stated) if not fraction] or [0]
@@ -67,12 +67,12 @@ def _fractions(split: Mapping[str, float]) -> Fractions:
 
 
 def _by_fraction(count: int, shares: Fractions) -> Assignment:
-    """Assign rows to sets randomly. The sets have the fractions in `shares`, rounded to whole rows."""
+    """Assign rows to sets randomly. `shares` contains each set's fraction, which is rounded to whole rows."""
     return _assigned(count, [_shuffled(range(count))], shares)
 
 
 def _by_time(texts: Sequence[str], shares: Fractions) -> Assignment:
-    """Assign the oldest rows to training and the newest rows to test. Rows without a valid time aren't used.
+    """Assign the oldest rows to training and the newest rows to test. Ignore rows without a valid time.
 
     Source: Vertex AI documentation, "About data splits for tabular data".
     """
@@ -90,7 +90,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _by_value(values: Iterable[str]) -> Assignment:
-    """Return the values, but replace each value that isn't the name of a set with None."""
+    """Return the values, with None in place of each value that isn't a set name."""
     return [value if value in SETS else None for value in values]
 
 
@@ -105,7 +105,7 @@ def _by_use(items: Sequence[Resource]) -> Assignment:
 
 
 def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment:
-    """Return the first set whose filter matches each item. The filter "-" doesn't match any item."""
+    """Return, for each item, the first set whose filter matches it. The filter "-" doesn't match any item."""
     filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
     tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
     labels = [{"labels": item.get(LABELS, {})} for item in items]
@@ -113,7 +113,7 @@ def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignmen
 
 
 def _by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
-    """Assign rows to sets randomly, but preserve the frequency of each value. Rare values share one stratum."""
+    """Assign rows to sets randomly, but preserve each value's frequency. Rare values share one stratum."""
     strata: dict[Hashable, list[int]] = defaultdict(list)
     for i, value in enumerate(values):
         strata[value].append(i)

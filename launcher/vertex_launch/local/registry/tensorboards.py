@@ -47,7 +47,7 @@ def collections(store: Store, bucket: str) -> list[Collection]:
 
 
 def write(store: Store, series: str, points: Sequence[Resource]) -> None:
-    """Add points to a time series. Raises ApiError if the time series doesn't exist, or the disk is full."""
+    """Add points to a time series. Raises ApiError if the time series doesn't exist or the disk is full."""
     store.append(series, points)
     known = store.get(series).get("metadata", {})
     steps = [int(known.get("maxStep", 0)), *(int(point.get("step", 0)) for point in points)]
@@ -153,7 +153,7 @@ class _TimeSeries(Records):
         }
 
     def create(self, parent: str, message: TensorboardTimeSeries, id: str = "") -> Resource:
-        """Create a time series. Raises ApiError if the run doesn't exist, or already has this time series."""
+        """Create a time series. Raises ApiError if the run doesn't exist or already has this time series."""
         name = message.display_name
         if not message.value_type:
             raise invalid([Finding("valueType", "is missing", f"use one of {', '.join(VALUES)}")])
@@ -207,7 +207,7 @@ def _data(store: Store, series: str, most: int, expression: str = "") -> Resourc
 
 
 def _points_in(call: Call, request: Any) -> Any:
-    """Parse a request with many points.
+    """Parse a request that contains points.
 
     Raises ApiError if the request isn't valid. To save time, report only the first error.
     """

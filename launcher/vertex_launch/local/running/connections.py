@@ -23,7 +23,7 @@ Ends = tuple[End, End]  # the address of a socket and the address of its peer
 
 
 def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
-    """Return all processes of replicas, with each parent before its children.
+    """Return all replica processes, with each parent before its children.
 
     `numbers` maps each replica's name to the ID of its first process.
     """
@@ -37,7 +37,7 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
 
 
 def signal_training_process(number: int, order: Signals) -> None:
-    """Among the descendants of a replica's first process, send a signal to the one that has used the most CPU time."""
+    """Send a signal to the descendant of a replica's first process that has used the most CPU time."""
     with contextlib.suppress(psutil.Error, ValueError):  # the process has just exited, or there is no descendant
         max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
 
@@ -75,7 +75,7 @@ def links(found: Mapping[Ends, Member | None]) -> dict[Ends, tuple[Member, Membe
 
 @functools.cache
 def visible() -> bool:
-    """Return whether this system lists TCP connections. macOS and some sandboxes don't."""
+    """Return whether this system can list TCP connections. macOS and some sandboxes can't."""
     with contextlib.suppress(AttributeError, OSError):
         return connections([]) is not None
     return False

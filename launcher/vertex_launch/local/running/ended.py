@@ -47,7 +47,7 @@ class Ended:
 
     @property
     def hard(self) -> bool:
-        """True if the replica was killed by a signal that losing a peer never causes."""
+        """True if the replica was killed by a signal that a lost peer never causes."""
         return self.signal_name in HARD_SIGNALS
 
     @property
@@ -67,7 +67,7 @@ class Ended:
     def lost_a_peer(self) -> bool:
         """True if the exit code, the last event, or the last output blames another replica.
 
-        A match in the last output is only a guess, but it's good enough for sorting the causes.
+        A match in the last output is only a guess, but it's good enough to sort the causes.
         """
         words = [line for line in self._last_words if not line[:1].isspace()]
         blames = self.code == PEER_LOST or events.BLAMES & self.event.keys()
@@ -87,7 +87,7 @@ class Ended:
     def verdict(self) -> str:
         """The service's error message about the replica's exit, followed by the replica's last output.
 
-        Source: Vertex AI, "Understand the custom training service", mid 2026. Source of the traceback's position:
+        Source: Vertex AI, "Understand the custom training service", mid-2026. Source for the traceback's position:
         github.com/GoogleCloudPlatform/vertex-ai-samples, issue 1504.
         """
         head, words = f"The replica {self}.", tuple(map(message, self.last_lines))

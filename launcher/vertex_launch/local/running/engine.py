@@ -2,7 +2,7 @@
 
 The primary replica is the only one in pool 0. The job succeeds when the primary exits with code 0. The launcher then
 stops all other replicas. No replica process outlives the launcher, even if the launcher is killed.
-Source: Vertex AI documentation, "Understand the custom training service", mid 2026.
+Source: Vertex AI documentation, "Understand the custom training service", mid-2026.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main threa
 
 
 class Execution:
-    """A job that is running.
+    """A running job.
 
     The method `run` runs the job, and any thread can call the other methods to control it.
     """
@@ -163,7 +163,7 @@ class Execution:
     def _read(self, replica: Replica, line: str, severity: str) -> None:
         """Show a line from a replica, and check whether it reports a step at which a simulated fault might be due.
 
-        The reader thread of the replica calls this method.
+        The replica's reader thread calls this method.
         """
         self._heard = time.monotonic()
         self._show(replica, line, severity)
@@ -292,7 +292,7 @@ class Execution:
     def _running(self) -> Iterator[tuple[str, Sequence[str]]]:
         """Yield the name and the last lines of each running replica.
 
-        Replicas that never exit by themselves, such as parameter servers, are skipped.
+        Skip replicas that never exit by themselves, such as parameter servers.
         """
         served = any(state.replica.pool == REDUCERS for state in self._states.values())  # there are parameter servers
         for state in self._states.values():
@@ -302,7 +302,7 @@ class Execution:
     def _absent(self) -> Iterator[Ended]:
         """Yield each training replica that never started, because other replicas might be waiting for it.
 
-        Replicas that were about to start are skipped.
+        Skip replicas that were about to start.
         """
         for state in self._states.values():
             late = state.postponed + self._policy.stagger >= LATE_SECONDS
@@ -310,7 +310,7 @@ class Execution:
                 yield Ended(state.replica, 0, instead="hasn't started yet")
 
     def _files(self) -> tuple[str, ...]:
-        """Return sentences about the files that the replicas wrote, without duplicates."""
+        """Return sentences, without duplicates, about the files that the replicas wrote."""
         notes, isolated = list[str](), self._job.isolation
         with contextlib.suppress(FileNotFoundError):
             notes += (self._job.logs / NOTES).read_text(errors="replace").splitlines()

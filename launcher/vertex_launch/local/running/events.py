@@ -1,4 +1,4 @@
-"""Reads the events that a trainer reports to the launcher as fields of the JSON lines that it prints.
+"""Reads the events that a trainer reports to the launcher in fields of its JSON output lines.
 
 The file launcher/docs/events.md lists all fields. This module never parses the text of a message.
 """
@@ -29,7 +29,7 @@ LONGEST = 40  # the maximum number of characters of a metric
 class Steps:
     """A run's progress: the finished steps, the total number of steps, and a metric such as `train loss 0.1234`.
 
-    The metric may be "".
+    The metric can be "".
     """
 
     done: int
@@ -49,7 +49,7 @@ def steps(fields: Fields) -> Steps | None:
 
 
 def last(before: Fields, fields: Fields) -> Fields:
-    """Return the latest event, from a new line or from earlier lines, that explains why a replica exits.
+    """Return the latest event that explains why a replica exits, from a new line or from earlier lines.
 
     If the new line reports progress, the event from earlier lines is discarded.
     """
@@ -65,7 +65,7 @@ def accused(event: Fields) -> Iterator[str]:
 
 
 def stuck(event: Fields) -> dict[str, str]:
-    """If an event reports a replica as stuck, map its name to the phrase `is stuck in PLACE`."""
+    """If an event reports a replica as stuck, map the replica's name to the phrase `is stuck in PLACE`."""
     place = printable(str(event.get("place", "its program")))
     return {name: f"is stuck in {place}" for name in [event.get("stuck")] if isinstance(name, str)}
 

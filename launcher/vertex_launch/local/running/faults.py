@@ -35,7 +35,7 @@ SENTENCES: Mapping[Action, str] = {  # {} is the number
     "late": "starts {:g} s late",
     "slow": "is {:g} times slower",
     "flip": "has flipped bytes in its latest checkpoint",
-    "truncate": "has a file cut in half in its latest checkpoint",
+    "truncate": "has a truncated file in its latest checkpoint",
     "exit0": "exits with code 0",
     "raise": "raises an exception",
 }
@@ -85,7 +85,7 @@ def _parsed(word: str) -> Fault:
 
 
 def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tuple[Replica, ...]:
-    """Prepare a job's replicas for these simulated faults, and return them.
+    """Prepare a job's replicas for these simulated faults, and return the replicas.
 
     Raises FaultError if a fault can't occur in this job.
     """
@@ -101,7 +101,7 @@ def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tup
 
 
 def _listening(replica: Replica) -> Replica:
-    """Return the replica with a changed PYTHONPATH so that Python handles the signals in IN_PYTHON."""
+    """Return the replica with a PYTHONPATH that makes Python handle the signals in IN_PYTHON."""
     path = filter(None, (str(INJECTED), replica.env.get("PYTHONPATH")))
     return replace(replica, env={**replica.env, "PYTHONPATH": os.pathsep.join(path)})
 

@@ -49,7 +49,7 @@ def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: s
 
 
 def remove_home(state_dir: StateDir, job_id: str) -> None:
-    """Remove the home folder of an ended job, because Vertex AI removes the job's containers."""
+    """Remove an ended job's home folder, as Vertex AI removes the job's containers."""
     shutil.rmtree(state_dir.of_replicas(job_id), ignore_errors=True)
 
 

@@ -29,7 +29,7 @@ PORTS_TRIED = 10_000
 
 @dataclass(frozen=True)
 class Host:
-    """The hostname, IP address, and port of one of a job's machines. CLUSTER_SPEC lists only this port."""
+    """The hostname, IP address, and port of one machine in a job. CLUSTER_SPEC lists only this port."""
 
     name: str
     ip: str
@@ -105,7 +105,7 @@ def free_addresses(count: int) -> list[str]:
 def free_ports(count: int) -> list[int]:
     """Return distinct ports on which no program is listening at any address of this machine.
 
-    A port is reused only after thousands of other ports have been used, because a new job's replicas may not be
+    A port is reused only after thousands of other ports have been used, because a new job's replicas might not be
     listening yet.
     """
     ports: list[int] = []
@@ -122,7 +122,7 @@ def free_ports(count: int) -> list[int]:
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Return an endless iterator over ports for replicas. It repeats the ports in the same random order.
+    """Return an endless iterator that repeats the ports for replicas in the same random order.
 
     The system never uses these ports for outgoing connections, so a restarted replica can use its port again.
     """

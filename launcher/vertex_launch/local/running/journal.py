@@ -1,4 +1,4 @@
-"""Reads and writes the journal of a job: a file with the output lines of all replicas in order of arrival."""
+"""Reads and writes a job's journal, a file that contains the output lines of all replicas in order of arrival."""
 
 import contextlib
 import fcntl

@@ -50,7 +50,7 @@ class Isolation:
 
 @functools.cache
 def isolation(buckets: Path | None = None) -> Isolation:
-    """Run test commands, and return the best isolation that works on this machine.
+    """Run test commands, and return the strongest isolation that works on this machine.
 
     On Linux, root can use complete isolation, and other users can use most isolation features. On macOS, replicas
     aren't isolated.
@@ -65,7 +65,7 @@ def isolation(buckets: Path | None = None) -> Isolation:
 
 
 def _candidates(state: Path | None, names: Path | None) -> Iterator[Isolation]:
-    """Yield the possible types of isolation, from the best to the worst."""
+    """Yield the possible types of isolation, from the strongest to the weakest."""
     kinds = ((True, names, True), (True, names, False), (True, None, False)) if state else ()
     for mounts, file, layered in (*kinds, (False, None, False)):
         for world in ("root", "user"):

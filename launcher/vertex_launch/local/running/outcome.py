@@ -96,9 +96,9 @@ class Outcome:
 
     @property
     def failed(self) -> tuple[Ended, ...]:
-        """The first replica that failed with a nonzero exit code.
+        """A tuple with the first replica that failed with a nonzero exit code.
 
-        The tuple is empty unless the likely cause is a replica that exited with code 0 or never started.
+        If the likely cause itself has a nonzero exit code, the tuple is empty.
         """
         causes = self.failures if self.failures and not self.failures[0].code else ()
         return next(((ended,) for ended in causes if ended.code), ())

@@ -54,7 +54,7 @@ def folders(environment: Path) -> tuple[Path, ...]:
 
 
 def variables(environment: Path, env: Variables) -> dict[str, str]:
-    """Return the variables in `env`, with changes that make a process search this virtual environment first."""
+    """Return the variables in `env`, changed so that a process searches this virtual environment first."""
     return {
         **env,
         **(NOT_ISOLATED if _builds_wheels() else {}),
@@ -69,7 +69,7 @@ def variables(environment: Path, env: Variables) -> dict[str, str]:
 
 
 def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
-    """Create an environment that comes before the folders `beneath` and the launcher's packages on the search path.
+    """Create an environment that precedes the folders `beneath` and the launcher's packages on the search path.
 
     Creating an environment takes only milliseconds because its files are symbolic links.
     """

@@ -150,7 +150,7 @@ class Process:
         report(self, Ended(self._replica, code, tail.lines, tail.errors, now, raised=tail.raised, event=tail.event))
 
     def _drain(self, ended: float) -> None:
-        """After the process has exited, wait for its last lines while lines arrive, even if the terminal is slow."""
+        """After the process exits, keep waiting while its last lines arrive, even if the terminal is slow."""
         while self._reader.is_alive() and time.monotonic() < ended + DRAIN_SECONDS:
             patience = max(ended, self.heard) + READ_SECONDS - time.monotonic()
             if patience <= 0:

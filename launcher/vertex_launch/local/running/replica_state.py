@@ -1,4 +1,4 @@
-"""Keeps the state of one replica across all its restarts."""
+"""Keeps the state of one replica across its restarts."""
 
 import math
 import time

@@ -1,6 +1,6 @@
 """Defines how many times a replica or a whole job is restarted, after which exit codes, and with what grace period.
 
-Source: Vertex AI documentation, "Understand the custom training service" and "Use Spot VMs with training", mid 2026.
+Source: Vertex AI documentation, "Understand the custom training service" and "Use Spot VMs with training", mid-2026.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Lists new files in the folders that all replicas share if the system doesn't permit private folders."""
+"""Lists new files in shared folders, which replicas use if the system doesn't permit private folders."""
 
 import contextlib
 import os

@@ -81,7 +81,7 @@ def activities(numbers: Mapping[str, int]) -> dict[str, Activity]:
 
 
 def _activity(name: str, members: Mapping[Member, psutil.Process], peers: Iterable[str]) -> Activity:
-    """Return the activity of a replica's processes. Processes that have just exited are skipped."""
+    """Return the activity of a replica's processes. Skip processes that have just exited."""
     seconds, stopped = 0.0, False
     for process in (process for (owner, _), process in members.items() if owner == name):
         with contextlib.suppress(psutil.Error):

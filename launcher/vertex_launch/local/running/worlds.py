@@ -24,8 +24,8 @@ SLOWER = 1000  # the pause is at least 1/1000 of the time since the last replica
 LOOKS = 3  # how many samples of all processes are required before a missing connection is conclusive
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
 ALONE = (
-    "The training processes of different worlds weren't connected. Unless they exchange only files, each world trained"
-    " a separate model. To train one model, use a strategy that reads TF_CONFIG, or start the script with"
+    "The training processes of different worlds weren't connected. Unless they exchanged data through files, each"
+    " world trained a separate model. To train one model, use a strategy that reads TF_CONFIG, or start the script with"
     " torchrun --nnodes=$(WORLD_SIZE) --node-rank=$(RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)"
 )
 ITSELF = (
@@ -113,9 +113,9 @@ class Worlds:
         return member in self.workers or member[0] not in self.sizes
 
     def _size(self, replica: str) -> int:
-        """Return the number of training processes of a replica.
+        """Return a replica's number of training processes.
 
-        Processes that only start other processes aren't counted.
+        Don't count processes that only start other processes.
         """
         linked = [(one, other[0]) for one, other in self.links.values() if one[0] == replica]
         found = {one for one, other in linked if other != replica} or {one for one, _ in linked}

@@ -54,7 +54,7 @@ class BucketMetadata:
         self._update(bucket, lambda kept: merged(kept, _changeable(body)), _etag(metageneration))
 
     def replace(self, bucket: str, body: Metadata, metageneration: str = "") -> None:
-        """Replace a bucket's fields. Raises ApiError if its metageneration differs from `metageneration`."""
+        """Replace a bucket's fields. Raises ApiError if the bucket's metageneration differs from `metageneration`."""
         new = merged({}, _changeable(body))
         self._update(bucket, lambda kept: new | {key: kept[key] for key in FIXED if key in kept}, _etag(metageneration))
 
@@ -65,7 +65,7 @@ class BucketMetadata:
         return {**name, "version": 1, "bindings": [], **kept.get(POLICY, {}), "etag": _etag(kept["metageneration"])}
 
     def set_policy(self, bucket: str, policy: Metadata) -> None:
-        """Store an IAM policy. Raises ApiError if the policy isn't valid, or is based on an outdated policy."""
+        """Store an IAM policy. Raises ApiError if the policy isn't valid or is based on an outdated policy."""
         bindings, version = policy.get("bindings", []), policy.get("version", 1)
         if not (isinstance(bindings, list) and all(map(_is_binding, bindings))):
             cure = 'use bindings such as {"role": "roles/storage.objectViewer", "members": ["user:a@example.com"]}'
@@ -122,7 +122,7 @@ def _changeable(body: Metadata) -> Metadata:
 
 
 def _word(body: Metadata, key: str, default: str) -> str:
-    """Return a field in uppercase, as Cloud Storage does. Raises ApiError if the field's value isn't a single word."""
+    """Return a field's value in uppercase, as Cloud Storage does. Raises ApiError if the value isn't a single word."""
     value = body.get(key) or default
     if not isinstance(value, str) or not re.fullmatch(r"[\w-]+", value):
         raise bad_request(f"{key} isn't a single word; use a word such as {default}.")

@@ -143,7 +143,7 @@ class Buckets:
     ) -> Object:
         """Convert a complete hidden file to an object atomically.
 
-        Raises ApiError if a precondition isn't met, or the name isn't valid.
+        Raises ApiError if a precondition isn't met or the name isn't valid.
         """
         with self._changing, _refusals(name):
             check(conditions, self.find(bucket, name))

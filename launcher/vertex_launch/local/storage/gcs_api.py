@@ -1,4 +1,4 @@
-"""The part of Cloud Storage's JSON API that google-cloud-storage, gcsfs, and gcloud use. Folders serve as buckets.
+"""The subset of Cloud Storage's JSON API that google-cloud-storage, gcsfs, and gcloud use. Folders serve as buckets.
 
 Source: Cloud Storage JSON API, reference and "Performing resumable uploads", 2026, and the clients' requests.
 """
@@ -43,7 +43,7 @@ class GcsApi:
         self._in_batches = Router(self._plain_routes())
 
     def routes(self) -> list[Route]:
-        """Return the JSON API's routes. GET requests can't start uploads, because web pages can send them."""
+        """Return the JSON API's routes. GET requests can't start uploads, because web pages can send GET requests."""
         uploading = [(method, UPLOADS, self.upload) for method in ("POST", "PUT", "DELETE")]
         return [*self._plain_routes(), ("POST", "/batch/storage/v1", self.batch), *uploading, *XmlApi(self).routes()]
 
@@ -173,7 +173,7 @@ class GcsApi:
         return done if isinstance(done, Response) else await run_in_threadpool(self.described, call, done)
 
     def batch(self, call: Call) -> Any:
-        """Execute the calls in a batch request in order.
+        """Execute a batch request's calls in order.
 
         Source: Cloud Storage documentation, "Batch requests", 2026.
         """
@@ -184,7 +184,7 @@ class GcsApi:
             raise bad_request("The batch is nested too deeply; send the calls without nesting.") from None
         parts = cast(list[Message], message.get_payload()) if message.is_multipart() else []
         if not 0 < len(parts) <= MOST_CALLS:
-            raise bad_request(f"The body isn't a batch; send multipart/mixed with 1 to {MOST_CALLS} calls.")
+            raise bad_request(f"The body isn't a batch request; send multipart/mixed with 1 to {MOST_CALLS} calls.")
         answers = [_as_part(part, self._in_batches.answer(_call_in(part, call))) for part in parts]
         body = b"".join(b"--batch\r\n%s\r\n" % answer for answer in answers) + b"--batch--\r\n"
         return Response(body, media_type='multipart/mixed; boundary="batch"')
@@ -211,7 +211,7 @@ class GcsApi:
 
 
 def _sources(body: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    """Return the name and the preconditions of each source object of a compose call."""
+    """Return the name and the preconditions of each source object in a compose call."""
     sources = body.get("sourceObjects")
     if not isinstance(sources, list) or not 0 < len(sources) <= MOST_SOURCES:
         raise bad_request(f"sourceObjects isn't a list of 1 to {MOST_SOURCES} objects; compose in several steps.")
@@ -236,7 +236,7 @@ def _call_in(part: Message, batch: Call) -> Call:
         raise bad_request(f"{target} in the batch isn't a URL: {error}.") from None
     query = QueryParams(parse_qsl(url.query))
     if query.get("alt") == "media":
-        raise bad_request("A batch can't download objects; request the object separately.")
+        raise bad_request("A batch request can't download objects; request the object separately.")
     body = str(email.message_from_string(remainder).get_payload()).encode("utf-8", "surrogateescape")
     return Call(method, url.path, query, batch.headers, batch.stream, body)
 

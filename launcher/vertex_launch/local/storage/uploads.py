@@ -1,4 +1,4 @@
-"""Media, multipart, and resumable uploads. A hidden file receives the bytes and then becomes the object atomically."""
+"""Media, multipart, and resumable uploads. A hidden file receives the bytes and then atomically becomes the object."""
 
 import fcntl
 import os
@@ -47,7 +47,7 @@ async def upload(buckets: Buckets, call: Call, bucket: str) -> Object | Response
 def _begin(buckets: Buckets, call: Call, bucket: str) -> Response:
     """Start an upload session, and return its URL.
 
-    The URL contains the session's entire state, so that the session stays valid after the server restarts.
+    The URL contains the session's entire state, so the session stays valid after the server restarts.
     """
     about: Mapping[str, Any] = call.json()
     name = _name(call, about)

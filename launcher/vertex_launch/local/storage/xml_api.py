@@ -1,4 +1,4 @@
-"""Cloud Storage's XML API for clients such as curl and Rust's object_store, built on the JSON API's methods.
+"""Cloud Storage's XML API, built on the JSON API's methods, for clients such as curl and Rust's object_store.
 
 Source: Cloud Storage documentation, "XML API" and "XML API multipart uploads", 2026; apache/arrow-rs-object-store,
 src/gcp/client.rs, 2026; google-cloud-storage 3.17.1, _media/_upload.py.
@@ -89,7 +89,7 @@ class XmlApi:
     async def _write_part(self, call: Call) -> Response:
         upload, count = self._buckets.part(call.query["uploadId"]), number(call.query, "partNumber")
         if not 1 <= count <= MOST_PARTS:
-            raise bad_request(f"partNumber {count} isn't valid; use 1 to {MOST_PARTS}.")
+            raise bad_request(f"partNumber {count} isn't valid; use a number from 1 to {MOST_PARTS}.")
         part = upload.with_name(f"{upload.name}.{count:05}")
         part.unlink(missing_ok=True)  # from an earlier attempt
         await uploads.append(part, call, 0)
@@ -107,9 +107,7 @@ class XmlApi:
         if not named or named != sorted({*named} & there.keys()):
             raise bad_request("The request must list uploaded parts in ascending order; correct the list.")
         if any(there[count].stat().st_size < SMALLEST_PART for count in named[:-1]):
-            raise bad_request(
-                f"A part other than the last part has fewer than {SMALLEST_PART} bytes; send larger parts."
-            )
+            raise bad_request(f"Only the last part can have fewer than {SMALLEST_PART} bytes; send larger parts.")
         item = self._buckets.combine(_opened(there[count] for count in named), bucket, name, _asked(call).query)
         self._end(call)
         done = self._api.described(call, item)

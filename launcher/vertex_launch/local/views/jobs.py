@@ -43,7 +43,7 @@ def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
 
 
 def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Sequence[Resource]) -> dict[str, Any]:
-    """Return the data of a job for the web page.
+    """Return a job's data for the web page.
 
     Missing fields are "" or empty lists, and times are in the API's format.
     """
@@ -73,7 +73,7 @@ def _summary(resource: Resource, jobs: Jobs, makers: Mapping[str, str], made: Se
 
 
 def reports(store: Store, jobs: Jobs, console: Console) -> AbstractContextManager[None]:
-    """Return a context manager. While the block runs, a thread prints each state change and each restart of a job."""
+    """Return a context manager whose thread prints each state change and each restart of a job."""
     states = {job["name"]: state(job) for job in newest(everything(store), FOLLOWED)}  # known states aren't printed
 
     def report() -> None:

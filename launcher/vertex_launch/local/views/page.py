@@ -1,4 +1,4 @@
-"""Serves the read-only web page of the local Vertex, which shows all jobs, their merged logs, and their curves.
+"""Serves the local Vertex's read-only web page, which shows all jobs, their merged logs, and their curves.
 
 Job names and log lines are untrusted, so the page shows them as plain text. The browser runs only the page's
 own script.
@@ -95,7 +95,7 @@ def shown(file: Path) -> Handler:
 
 
 def part(path: Path, start: int) -> dict[str, Any]:
-    """Return the last lines and all metrics from the chunk of a journal that begins at byte `start`."""
+    """Return the last lines and all metrics from the journal chunk that begins at byte `start`."""
     data = b""
     with contextlib.suppress(FileNotFoundError), open_regular(path) as file:  # the job hasn't printed a line yet
         file.seek(start)
@@ -143,7 +143,7 @@ def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
 
 
 def _collect(payload: dict[str, Any], points: Points) -> None:
-    """Add the numbers that a line reports to `points`. Ignore lines without a step."""
+    """Add a line's reported numbers to `points`. Ignore lines without a step."""
     step = _number(payload.get("step"))
     if step is None:
         return

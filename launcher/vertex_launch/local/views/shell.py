@@ -2,7 +2,7 @@
 
 A shell has the permissions of the user who owns the local Vertex process. The shell's URL contains a secret, and only
 the page at this URL can connect to the shell.
-Source: Vertex AI, "Monitor and debug training with an interactive shell", mid 2026.
+Source: Vertex AI, "Monitor and debug training with an interactive shell", mid-2026.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ async def connect(open_shell: Callable[[str, str], bool], socket: WebSocket) -> 
 
 @contextlib.asynccontextmanager
 async def _ends(master: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.WriteTransport]]:
-    """Open the user's end of a terminal. When it is closed, the shell at the other end exits."""
+    """Open the user's end of a terminal. When this end is closed, the shell at the other end exits."""
     loop, screen = asyncio.get_running_loop(), asyncio.StreamReader()
     seen, typed = io.FileIO(os.dup(master), "rb"), io.FileIO(master, "wb")
     output, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(screen), seen)

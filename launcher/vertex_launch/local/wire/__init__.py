@@ -1,1 +1,1 @@
-"""The proxy that redirects a replica's Google clients to the local Vertex, without changes to the clients."""
+"""The proxy that redirects a replica's Google clients to the local Vertex without changing the clients."""

@@ -34,12 +34,12 @@ class Authority:
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     def bundle(self, environ: Mapping[str, str]) -> bytes:
-        """Return the certificates of this authority and of the authorities that the shell trusts, in PEM format."""
+        """Return, in PEM format, the certificates of this authority and of the authorities that the shell trusts."""
         shell = next((environ[name] for name in BUNDLES if Path(environ.get(name, "")).is_file()), certifi.where())
         return Path(shell).read_bytes() + b"\n" + self._certificate.public_bytes(Encoding.PEM)
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return a server's TLS context for a host. Only clients that require HTTP/2, such as gRPC, use it."""
+        """Return a server's TLS context for a host. Clients use HTTP/2 only if they require it, as gRPC does."""
         if host not in self._contexts:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.set_alpn_protocols(["http/1.1", "h2"])

@@ -76,7 +76,7 @@ class Bridge(grpc.GenericRpcHandler):
 
 
 def serve(endpoint: str, host: str) -> int:
-    """Start a gRPC server without TLS that runs until the process exits. Return the server's port."""
+    """Start a gRPC server that runs, without TLS, until the process exits. Return the server's port."""
     server = grpc.server(ThreadPoolExecutor(THREADS), handlers=[Bridge(endpoint)])
     port: int = server.add_insecure_port(f"{host}:0")
     server.start()
@@ -93,7 +93,7 @@ def _request(stub: Any, body: bytes) -> Any:
     size = request.ByteSize()
     request.DiscardUnknownFields()
     if request.ByteSize() != size:
-        fault = "the request has fields from a later google-cloud-aiplatform release than the local Vertex uses"
+        fault = "the request has fields that the local Vertex's google-cloud-aiplatform release doesn't define"
         raise ApiError("INVALID_ARGUMENT", f"{fault}; install the same release in the replica")
     for field in request.DESCRIPTOR.fields:
         if field.message_type is field_mask_pb2.FieldMask.DESCRIPTOR and request.HasField(field.name):

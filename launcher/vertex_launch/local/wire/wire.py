@@ -1,4 +1,4 @@
-"""The replicas' proxy, which redirects connections to Google to the local Vertex and forwards all other connections.
+"""The replicas' proxy, which redirects Google traffic to the local Vertex and forwards all other connections.
 
 A client in a replica connects to Google as usual. The proxy accepts the connection with a certificate that the replicas
 trust, and forwards the requests to the local Vertex. A replica's tokens never leave the machine.
@@ -133,7 +133,7 @@ class Wire:
         await _join(near, far)
 
     async def _tunnel(self, target: str, near: Connection) -> None:
-        """Forward a connection to a host that isn't a Google host. If the shell sets a proxy, use this proxy."""
+        """Forward a connection to a non-Google host. If the shell sets a proxy, use it."""
         writer = near[1]
         try:
             proxy = self._next_proxy(target)
@@ -159,7 +159,7 @@ class Wire:
 
 @functools.cache
 def _server(protocol: str, endpoint: str, buckets: Path) -> int:
-    """Return the port of the server for a protocol. The first call for a protocol starts it.
+    """Return the port of the server for a protocol. The first call for a protocol starts its server.
 
     If the endpoint is "", the server serves only the buckets.
     """
@@ -181,7 +181,7 @@ def _storage(buckets: Path) -> str:
     from vertex_launch.local.storage.gcs_api import GcsApi
 
     def refuse(call: Call, **parts: str) -> Any:
-        fault = f"{call.method} {call.path}: Vertex AI and Cloud Logging need a running local Vertex"
+        fault = f"{call.method} {call.path}: Vertex AI and Cloud Logging require a running local Vertex"
         raise ApiError("UNIMPLEMENTED", f"{fault}; start `{program.NAME} emulate` and submit the job to it")
 
     refusals = [(method, "/v[12].*", refuse) for method in ("GET", "POST", "PATCH", "DELETE")]

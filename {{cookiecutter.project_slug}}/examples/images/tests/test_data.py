@@ -1,4 +1,4 @@
-"""YOURS: tests of the sample format, and of the samples in the example dataset."""
+"""Yours to edit: tests of the sample format, and of the samples in the example dataset."""
 
 import numpy as np
 import pytest

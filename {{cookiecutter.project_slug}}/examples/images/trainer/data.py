@@ -1,7 +1,7 @@
-"""YOURS: a sample, its encoding, and its batches. In this example, a sample is an image with one label.
+"""Yours to edit: a sample, its encoding, and its batches. In this example, a sample is an image with one label.
 
-`trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches. No
-other code depends on the definition of a sample. All arrays in this file are NumPy arrays, so this file works with any
+`trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches.
+Only this file depends on the definition of a sample. All arrays in this file are NumPy arrays, so it works with any
 framework.
 """
 
@@ -32,12 +32,12 @@ class DataFlags:
     classes: int = 10
     """Number of classes. Each label is at least 0 and less than this number."""
     noise: float | None = None
-    """Standard deviation of the Gaussian noise on training pixels, if pixels range from 0 to 1.
+    """Standard deviation of the Gaussian noise added to training pixels, on a scale from 0 to 1.
     The default is 0.1 for "digits", and 0 for all other data."""
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield an error message with the flag's name for each invalid value."""
+    """Yield one error message per invalid value, including the flag's name."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 
@@ -48,7 +48,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch of n samples. The first dimension of each array is n. The array `inputs` is the model's input."""
+    """A batch of n samples. The first dimension of each array has size n. The array `inputs` is the model's input."""
 
     inputs: Array  # (n, height, width, channels), float32 in [0, 1]
     labels: Array  # (n,), int64

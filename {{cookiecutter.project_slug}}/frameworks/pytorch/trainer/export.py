@@ -44,7 +44,7 @@ def finish(job: Job, trained: Answers) -> None:
     """Export the model from the last checkpoint. A checkpoint contains the complete model, whichever strategy saved it.
 
     Raises:
-        TrainerError: if the checkpoint is damaged, or if the losses of the exported and the trained model differ.
+        TrainerError: if the checkpoint is damaged or the exported and trained models return different losses.
     """
     target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
     net, samples = new(job)
@@ -65,7 +65,7 @@ def rehearse(job: Job) -> None:
 
 
 def new(job: Job) -> tuple[nn.Module, Batch]:
-    """Return the initial model, and the samples for comparing it with its export."""
+    """Return the initial model and the samples for comparing it with its export."""
     heldout = Dataset(job.shards, "heldout")
     count = max(min(len(heldout), SAMPLES), 2)  # from one sample, PyTorch would export a fixed batch size of 1
     samples = heldout.first(count, job.config)
@@ -79,12 +79,12 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
 
     Args:
         net: the model without a parallel wrapper.
-        inputs: at least two samples, with shape (n, ...). The exported model accepts any n, and any size of a dimension
-            that the model doesn't fix.
+        inputs: at least two samples, with shape (n, ...). The exported model accepts any n, and any size for each
+            dimension that the model doesn't fix.
         folder: the folder for the exported model.
 
     Raises:
-        TrainerError: if the model can't be exported, or if the outputs of the reloaded model differ.
+        TrainerError: if the model can't be exported or the reloaded model returns different outputs.
     """
     net = copy.deepcopy(net).cpu().eval()
     inputs = inputs.cpu()

@@ -1,4 +1,4 @@
-"""python -m trainer.task: train and export a model, as the flags and environment variables specify."""
+"""Trains and exports a model, as the flags and environment variables specify (python -m trainer.task)."""
 
 from collections.abc import MutableMapping, Sequence
 from functools import partial

@@ -50,7 +50,7 @@ class Script:
                 raise ScriptError(f"{self.name} exited with code {end.code}", end.code) from None
 
     def run_with_reducers(self, count: int, *, is_chief: bool) -> None:
-        """Run the script. In the chief's process, report whether NCCL uses the reducers, according to NCCL's log."""
+        """Run the script. In the chief's process, report whether NCCL uses the reducers, based on NCCL's log."""
         ended = threading.Event()
         teller = threading.Thread(target=_tell, args=(count, is_chief, ended), daemon=True)
         teller.start()

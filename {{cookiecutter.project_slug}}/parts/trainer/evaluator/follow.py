@@ -62,12 +62,11 @@ def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job],
 def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
     """Score checkpoints until training is complete. TensorBoard shows the results as a separate run.
 
-    After SIGTERM, the evaluator exits with code 143, not with code 0. Vertex AI also sends SIGTERM when it preempts the
-    machine, in which case it must not treat the evaluator as finished. After the job has ended, the exit code doesn't
-    matter.
+    After SIGTERM, the evaluator exits with code 143, not 0. Vertex AI also sends SIGTERM to preempt a machine, and
+    would treat an evaluator that exits with code 0 as finished. After the job has ended, the exit code doesn't matter.
 
     Raises:
-        TrainerError: If held-out shards are missing, or if a checkpoint doesn't match the model.
+        TrainerError: If held-out shards are missing or a checkpoint doesn't match the model.
     """
     config, root = job.config, job.storage.checkpoints
     score = scorer(replace(job, config=replace(config, global_batch=min(config.global_batch, AT_ONCE))))
@@ -142,7 +141,7 @@ def read_results(root: Path) -> dict[int, Metrics]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:
-        warn(f"{root / RESULTS} cannot be read ({error}); all checkpoints are evaluated again")
+        warn(f"{root / RESULTS} can't be read ({error}); all checkpoints are evaluated again")
         return {}
 
 
@@ -162,5 +161,5 @@ def _attempt(score: Score, folder: Path, *, is_last: bool) -> Metrics | None:
     if commit_marker.why_incomplete(folder):
         warn(f"skipped {folder}: the checkpoint was removed during the evaluation")
     else:
-        warn(f"skipped {folder}: {problem}" if is_last else f"{folder} cannot be scored ({problem}); trying again")
+        warn(f"skipped {folder}: {problem}" if is_last else f"{folder} can't be scored ({problem}); trying again")
     return None

@@ -2,13 +2,13 @@
 
     python -I -S shim '{"world": "none|root|user|container", ...}' COMMAND [ARGUMENT ...]
 
-If the world is `root`, or `user` on a Linux system that lets all users create namespaces, the command is PID 1 of a PID
-namespace, as in a container. As PID 1, the command ignores SIGTERM unless it has a SIGTERM handler. When the
-command exits, all its descendants are killed. If the world is `container`, the command is `CLIENT run --name=NAME ...`.
-The file order.py documents the other keys.
+If the world is `root`, the command is PID 1 of a PID namespace, as in a container. This also applies to `user` if the
+Linux system lets all users create namespaces. As PID 1, the command ignores SIGTERM unless it has a SIGTERM handler.
+When the command exits, all its descendants are killed. If the world is `container`, the command is
+`CLIENT run --name=NAME ...`. The file order.py documents the other keys.
 
-Orders arrive on standard input. A nonzero byte is the number of a signal to send. A zero byte and a line with a
-terminal's path start a shell on that terminal in the command's environment. The end of the input means that the
+Orders arrive on standard input. A nonzero byte is the number of a signal to send. A zero byte, followed by a line with
+a terminal's path, starts a shell on that terminal in the command's environment. The end of the input means that the
 launcher has exited. When the launcher or the command exits, the shim kills all processes that the command started,
 including shells. On Linux, the shim also kills detached processes.
 
@@ -48,7 +48,7 @@ ENV = os.environ | {"TERM": "dumb"}  # the web page of a shell shows only plain 
 
 
 def main(command: list[str], order: Order) -> int:
-    """Run the command, and return its exit code. If it was killed by signal N, return 128 + N, as containers do."""
+    """Run the command, and return its exit code. If it was killed by signal N, return 128 + N, as a container does."""
     own = limits = scratch = None
     try:
         if order.world == "user":
@@ -112,7 +112,7 @@ def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimi
 def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits: MountLimits | None) -> int:
     """Follow the launcher's orders until the command exits, and return its exit code.
 
-    This function doesn't use threads, because `_separate` doesn't permit threads.
+    This function doesn't use threads, because `_separate` doesn't permit them.
     """
     ended, write = os.pipe()
     os.set_blocking(write, False)
@@ -180,7 +180,7 @@ def _end_with_us() -> None:
 
 
 def _join(command: int, own: Layers | None) -> None:
-    """Move a shell's process into the mount namespace of the command."""
+    """Move a shell's process into the command's mount namespace."""
     _end_with_us()
     folder, namespace = os.getcwd(), os.open(f"/proc/{command}/ns/mnt", os.O_RDONLY)
     check(libc.setns(namespace, CLONE_NEWNS), "setns")
@@ -239,7 +239,7 @@ def _end_what_is_left(command: int) -> None:
 
 
 def _remove_container(command: list[str]) -> None:
-    """Remove the container, because it remains if its client was killed."""
+    """Remove the container, which remains if its client was killed."""
     name = next(word.partition("=")[2] for word in command if word.startswith("--name="))
     quiet = subprocess.DEVNULL
     for _ in range(2):  # a client that was killed during a start may still create its container a moment later

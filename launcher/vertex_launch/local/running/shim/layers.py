@@ -1,4 +1,4 @@
-"""Gives a replica a private file system like that of a container, which is discarded when the replica exits.
+"""Gives a replica a private, container-like file system, which is discarded when the replica exits.
 
 The root of the replica's file system is a new folder. Each folder that the current user owns receives a layer, which is
 an overlay that stores changes in the scratch folders. Other folders, which the current user can't change, are mounted
@@ -106,7 +106,7 @@ class Layers:
             self._bind(path, path)
 
     def _cover(self, place: Path) -> bool:
-        """Make a folder visible through a layer. Return False if the system doesn't permit it."""
+        """Make a folder visible through a layer. Return False if the system doesn't permit the layer."""
         if self._layered:
             with contextlib.suppress(OSError):
                 layer = self._scratch.layer(place)
@@ -139,12 +139,12 @@ class Layers:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether the current user owns a folder. An overlay can store changes only to such folders."""
+    """Return whether the current user owns a folder. An overlay can't store changes to other folders."""
     return os.access(folder, os.W_OK) and os.getuid() in (0, folder.stat().st_uid)
 
 
 def _mounted() -> Iterator[Path]:
-    """Yield the mount points of this machine, excluding mount points inside kernel folders such as /proc."""
+    """Yield the mount points of this machine, excluding those inside kernel folders such as /proc."""
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         place = Path(re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), line.split(" ")[4]))
         if not any(kernel in place.parents for kernel in KERNEL):

@@ -40,7 +40,7 @@ MACHINES = {
 FUSE, DEFAULT = ": Cloud Storage FUSE", "the gcsfuse default, probably also on Vertex AI"
 COMPLETE = "Write files under their final names, and then write a file that marks them as complete"
 FOLDER = f"{FUSE} can't rename a nonempty folder in a bucket without a hierarchical namespace ({DEFAULT}). {COMPLETE}"
-LARGE = f"{FUSE} renames nonempty folders only on this machine type, one file at a time ({DEFAULT}). {COMPLETE}"
+LARGE = f"{FUSE} renames nonempty folders file by file, and only on this machine type ({DEFAULT}). {COMPLETE}"
 LINK = f"{FUSE} doesn't support hard links. Copy the file instead"
 BUCKETS = f"{FUSE} can't move files to another bucket. Copy the file instead"
 OPEN = (
@@ -67,7 +67,7 @@ class MountLimits:
         return self._listener
 
     def sentences(self, failed: bool) -> list[str]:
-        """Return the sentences about system calls.
+        """Return the sentences about rename and link calls.
 
         If the command succeeded, omit the sentences about rejected calls.
         """
@@ -147,7 +147,7 @@ def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
 
 
 def _path(process: int, at: int, address: int, root: str) -> str:
-    """Return the absolute path that a process passes to a system call, relative to the process's root directory."""
+    """Return the absolute path, within the process's root directory, that a process passes to a system call."""
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         path = os.fsdecode(memory.read(LONGEST).partition(b"\0")[0]).rstrip("/")

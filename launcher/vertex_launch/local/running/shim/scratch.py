@@ -20,7 +20,7 @@ TRIALS = 50  # attempts to remove a folder, 0.1 s apart, because killed processe
 
 
 class Scratch:
-    """The temporary folders of a replica, on disk and in memory. They contain a layer for each private folder.
+    """The temporary folders of a replica, on disk and in memory, with a layer for each private folder.
 
     A separate process removes the temporary folders when this process exits, even if it is killed. The separate process
     starts before the replica's mount namespace exists and never enters it.
@@ -68,7 +68,7 @@ class Scratch:
                         yield place / path.relative_to(folder)
 
     def layers(self) -> Iterator[tuple[Path, Path]]:
-        """Yield each private folder of the replica and the temporary folder that contains its written files."""
+        """Yield each private folder of the replica and the temporary folder that contains the files written to it."""
         for folder in self._folders.values():
             for layer in folder.iterdir():
                 yield Path(os.readlink(layer / PLACE)), layer / UPPER

@@ -83,7 +83,7 @@ class Answers(NamedTuple):
 
 
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
-    """Compute a model's losses twice. If both results are equal, return them.
+    """Compute a model's losses twice. If the two results are equal, return them.
 
     Otherwise, return NaNs, which match any losses. Losses can't be compared if the model draws random numbers during
     evaluation.
@@ -94,7 +94,7 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes or machines with the first losses that aren't empty.
+    """Compare the losses of all processes or machines with the first nonempty losses.
 
     Returns the first nonempty losses.
 
@@ -129,7 +129,7 @@ def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, 
 
 
 def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield this process's part of each parameter and of its moments.
+    """Yield this process's shard of each parameter and its optimizer moments.
 
     Buffers are skipped, because some of them, such as BatchNorm's running means, may differ.
     """

@@ -68,7 +68,7 @@ class Checkpoints(Background):
         Raises:
             TrainerError: if the checkpoint belongs to a different model or dataset, or if its step is greater than
                 --steps.
-            PeerError: if no checkpoint is usable, but the state already contains values from a rejected checkpoint.
+            PeerError: if no checkpoint is usable and the state already contains values from a rejected one.
         """
         folder = newest(self._root, self._world, partial(load, state, self._strategy.bare(state.net)))
         require_unchanged(self._samples, folder, anyway=self._config.anyway, is_chief=self._world.is_chief)
@@ -151,7 +151,7 @@ def new_stager(device: torch.device) -> AsyncStager:
 def share(part: dict[str, Any], world: World) -> dict[str, Any]:
     """Return the tensors that this process writes to a checkpoint.
 
-    These tensors are the process's own shards, and some of those that all processes hold.
+    These tensors are the process's own shards and some of the tensors that all processes hold.
     """
     bytes_of_rank, written = [0] * world.size, {}
     for name, value in part.items():
@@ -173,7 +173,7 @@ def write(
     Every process must call this function.
 
     Raises:
-        TrainerError: if the checkpoint can't be written, or contains NaN or infinite values.
+        TrainerError: if the checkpoint can't be written or contains NaN or infinite values.
     """
     commit_marker.require_finite(folder, world.gather(why_nonfinite(copy, buffers)))
     # The state is on the CPU. Copying ahead from a GPU would allocate memory of GPU 0 in every process's thread.
@@ -244,7 +244,7 @@ def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str
 def load(state: State, net: nn.Module, folder: Path) -> str:
     """Load a checkpoint into the state. The checkpoint may have been saved with any strategy.
 
-    `net` is the unwrapped model of the state.
+    `net` is the state's model without its wrapper.
 
     Every process must call this function. If this process can't use the checkpoint, return the reason. If the
     checkpoint is usable, return an empty string.
@@ -304,8 +304,8 @@ class Whole(DefaultLoadPlanner):
 def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None:
     """Load the latest complete, undamaged checkpoint, and return its folder.
 
-    Each process verifies its share of the files, because the other processes might time out if the chief verified all
-    of them.
+    Each process verifies only some of the files, because the other processes might time out if the chief verified them
+    all.
 
     Args:
         load: a function that loads a checkpoint. If the checkpoint isn't usable, the function returns the reason.
@@ -331,7 +331,7 @@ def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None
 def read_model(net: nn.Module, folder: Path) -> None:
     """Load the weights of a complete checkpoint into an unwrapped model.
 
-    The checkpoint may have been saved with any strategy. A single process can call this function on its own.
+    The checkpoint may have been saved with any strategy. A process can call this function independently of the others.
 
     Raises:
         TrainerError: if the checkpoint belongs to a different model.

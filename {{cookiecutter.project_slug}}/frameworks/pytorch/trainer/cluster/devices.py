@@ -13,7 +13,7 @@ Batch = TypeVar("Batch", bound=tuple[Any, ...])  # a NamedTuple of arrays before
 
 
 def describe(device: torch.device) -> str:
-    """Return a GPU's name, and the versions of its driver and libraries. If there is no GPU, return `CPU`.
+    """Return a GPU's name and the versions of its driver and libraries. If there is no GPU, return `CPU`.
 
     Example: `NVIDIA A100-SXM4-40GB (driver 580.65.06, CUDA 13.0, NCCL 2.29.3)`
     """
@@ -34,7 +34,7 @@ def peak_memory(device: torch.device) -> dict[str, float]:
 
 
 def idle_timer(device: torch.device) -> Callable[[], float]:
-    """Return a function that measures the time in seconds since the device finished its current work."""
+    """Return a function that measures how many seconds ago the device finished the work queued so far."""
     if device.type != "cuda":
         return lambda: math.inf
     done = torch.cuda.Event(enable_timing=True)

@@ -60,7 +60,7 @@ def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None
         ProcessError: if a process failed.
         EndedEarlyError: if a process exited with code 0 before `work` returned.
         PeerError: if this replica can't reach the other replicas.
-        TrainerError: if PyTorch is built for GPUs, but no GPU is usable.
+        TrainerError: if PyTorch is built for GPUs but no GPU is usable.
     """
     count = mesh.size // len(cluster.nodes)
     if torch.backends.cuda.is_built() and not torch.cuda.is_available() and not cluster.chief.is_local:
@@ -166,7 +166,7 @@ class Children(metrics.MetricHandler):
 
     Args:
         take_notice: True if the processes save a checkpoint after a preemption notice. `take_notice` is False for the
-            user's own program, which the agent stops in the same way as torchrun.
+            user's own program, which the agent stops as torchrun would.
     """
 
     def __init__(self, replica: str, *, take_notice: bool) -> None:
@@ -236,7 +236,7 @@ def lost_peer(error: Exception) -> str:
 
 
 class ProcessError(TrainerError):
-    """The error that is raised if a process of this replica fails, or if the replica is stopped.
+    """The error that is raised if a process of this replica fails or the replica is stopped.
 
     The failed process itself prints the reason for the failure.
     """
@@ -251,8 +251,8 @@ class ProcessError(TrainerError):
 def join(mesh: Mesh, timeout: float) -> Iterator[World]:
     """Join the process group and create the device mesh. Call this function once in each process that `launch` starts.
 
-    Delete the wrapped model before the block ends. Otherwise, the reducer of the model would hold the last reference to
-    the process group. The reducer would then hold the GIL while it waits for threads that need the GIL
+    Delete the wrapped model before the block ends. Otherwise, the model's reducer would hold the last reference to the
+    process group. The reducer would then hold the GIL while it waits for threads that need the GIL
     (pytorch/pytorch#56297).
     """
     backend, device = "gloo", torch.device("cpu")

@@ -30,7 +30,7 @@ class Mesh:
 
     @property
     def data_size(self) -> int:
-        """The data-parallel size: the number of slices of the global batch."""
+        """The data-parallel size, which is the number of slices of the global batch."""
         return self.sizes.get("replicate", 1) * self.sizes.get("shard", 1)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class World:
 
     @property
     def data_size(self) -> int:
-        """The data-parallel size: the number of slices of the global batch."""
+        """The data-parallel size, which is the number of slices of the global batch."""
         return self.extent("replicate") * self.extent("shard")
 
     @property
@@ -87,7 +87,7 @@ class World:
         Every process must call this method.
 
         Args:
-            timeout: the timeout of a collective in seconds.
+            timeout: the timeout of each collective, in seconds.
         """
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
         return replace(self, device=torch.device("cpu"), group=group)

@@ -1,4 +1,4 @@
-"""python -m trainer.describe: print an estimate of a run's resource requirements as JSON, without training."""
+"""Prints an estimate of a run's resource requirements as JSON, without training (python -m trainer.describe)."""
 
 import os
 import sys

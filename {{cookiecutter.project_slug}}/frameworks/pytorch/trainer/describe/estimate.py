@@ -20,10 +20,11 @@ from trainer.step.state import new_optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """The counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
+    """The parameter count, FLOPs, and memory sizes of a run.
 
-    Sizes are in bytes per GPU. The required GPU memory is about the sum of all sizes, plus memory for the framework's
-    own buffers. For this sum, multiply each per-sample size by the number of samples in a micro-batch.
+    The estimate uses the real model and optimizer without allocating memory. Sizes are in bytes per GPU. The required
+    GPU memory is about the sum of all sizes, plus memory for the framework's own buffers. For this sum, multiply each
+    per-sample size by the number of samples in a micro-batch.
     """
 
     parameters: int
@@ -91,7 +92,7 @@ def flops_per_sample(config: Config, example: Batch) -> int:
 def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
     """Run the forward and backward passes for one sample on tensors without storage.
 
-    Returns the model, and the FLOPs of both passes.
+    Returns the model and the FLOPs of both passes.
     """
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         net = model.build(config, example)
@@ -101,10 +102,9 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 
 
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
-    """Return the sizes in bytes of the weight copies, and of one sample's activations for the backward pass.
+    """Return the sizes in bytes of the weight copies and of one sample's activations for the backward pass.
 
-    Kernels on a fake CPU store the same tensors as GPU kernels. Attention stores its inputs and its result, but not its
-    scores.
+    Fake CPU kernels store the same tensors as GPU kernels. Attention stores its inputs and output, but not its scores.
     """
     one, two = (_kept_bytes(config, example, precision, samples) for samples in (1, 2))
     return 2 * one - two, two - one
@@ -127,7 +127,7 @@ def _kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype, s
 
 
 class Kept:
-    """The storages of the tensors that the forward pass stores for the backward pass.
+    """The storages of the tensors that the forward pass saves for the backward pass.
 
     Several tensors may be views of the same storage.
     """

@@ -36,7 +36,7 @@ class DataParallel(Strategy):
         """Wrap the model so that gradients are averaged over all processes, in buckets of --bucket-cap-mb MiB.
 
         Reduction Server and a 100 Gbps network work best with fewer, larger all-reduces.
-        Source: Vertex AI documentation, "Distributed training", mid 2026.
+        Source: Vertex AI documentation, "Distributed training", mid-2026.
         """
         compile_and_recompute(config, net)
         cap = config.bucket_cap_mb

@@ -91,7 +91,7 @@ def require_compiler(name: str) -> None:
 
     Raises TrainerError if the compiler or Python's headers are missing.
 
-    With --compile, PyTorch generates C++ code for CPUs, and some C code for GPUs.
+    With --compile, PyTorch generates C++ code for CPUs and some C code for GPUs.
     """
     compiler = name or ("clang++" if sys.platform == "darwin" else "g++")  # PyTorch's default compiler
     headers = Path(sysconfig.get_path("include"), "Python.h")

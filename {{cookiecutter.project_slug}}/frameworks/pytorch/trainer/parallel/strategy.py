@@ -32,13 +32,13 @@ class StrategyFlags(Config):
     strategy: Annotated[str, module_in("parallel")] = "ddp"
     recompute: bool = False
     """Store only the inputs of each block for the backward pass, and recompute other activations (activation
-    checkpointing). Recomputation requires a third more computation, but saves a lot of memory."""
+    checkpointing). This increases computation by a third, but saves a lot of memory."""
     compile: bool = False
     """Compile the model's blocks. The first step takes a minute longer, but later steps are faster. Compilation
     requires a C++ compiler."""
 
     def findings(self) -> Iterator[str]:
-        """Yield an error message with the flag's name for each invalid value of the strategy's own flags."""
+        """Yield one error message per invalid value of the strategy's own flags, including the flag's name."""
         yield from ()
 
 
@@ -51,12 +51,12 @@ def precision(config: Config, device: torch.device) -> torch.dtype:
 
 
 def autocast(config: Config, device: torch.device, enabled: bool = True) -> torch.autocast:
-    """Return a context manager in which matrix products use the compute dtype."""
+    """Return a context manager under which matrix products use the compute dtype."""
     return torch.autocast(device.type, LOW, enabled=enabled and precision(config, device) != torch.float32)
 
 
 def compile_and_recompute(config: StrategyFlags, net: Any) -> None:
-    """Apply the flags --compile and --recompute to the blocks of the model."""
+    """Apply the flags --compile and --recompute to the model's blocks."""
     if config.compile:
         # Otherwise the compiler splits blocks at DistributedDataParallel's bucket boundaries. Whole blocks are small
         # enough: the gradients of a block are all-reduced while the gradients of earlier blocks are computed.
@@ -74,7 +74,7 @@ class Strategy:
 
     To remove a strategy, delete its module.
 
-    If a method's parameter `config` has the type Any, it contains the strategy's own flags.
+    A `config` parameter of type Any also contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
@@ -99,11 +99,11 @@ class Strategy:
         return {"replicate": -1}
 
     def findings(self, config: Any, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield an error message with the flag's name for each conflict between flags, mesh, model, and machine."""
+        """Yield one error message per conflict between flags, mesh, model, and machine, including the flag's name."""
         yield from ()
 
     def wrap(self, config: Any, net: Any, world: World) -> nn.Module:
-        """Distribute the model across the processes. Afterwards, `net` contains only this process's parameters."""
+        """Distribute the model across the processes. Afterward, `net` contains only this process's parameters."""
         raise NotImplementedError
 
     def bare(self, net: Any) -> nn.Module:
@@ -120,8 +120,8 @@ class Strategy:
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> Totals:
         """Run the forward and backward passes for a batch. Returns the sums of the loss and the metrics over the batch.
 
-        This method accumulates the gradients of the mean loss over the global batch. They don't depend on the number of
-        processes.
+        This method accumulates the gradients of the mean loss over the global batch. These gradients don't depend on
+        the number of processes.
         """
         totals, parts = Totals(), micro_batches(batch, config.micro_batches)
         for part in parts:
@@ -148,7 +148,7 @@ class Strategy:
         return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Return the computation time of a process, and the communication time that doesn't overlap with computation.
+        """Return the computation time of a process and the communication time that doesn't overlap with computation.
 
         Both times are in seconds, for the latest timed step of this process. If the times are unknown, return an empty
         dictionary.

@@ -78,7 +78,7 @@ class Answers(NamedTuple):
 
 
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
-    """Compute a model's losses twice. If both results are equal, return them.
+    """Compute a model's losses twice. If the two results are equal, return them.
 
     Otherwise, return NaNs, which match any losses. Losses can't be compared if the model draws random numbers during
     evaluation.
@@ -89,7 +89,7 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes or machines with the first losses that aren't empty.
+    """Compare the losses of all processes or machines with the first nonempty losses.
 
     Returns the first nonempty losses.
 

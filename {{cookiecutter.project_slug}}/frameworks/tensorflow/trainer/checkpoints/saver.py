@@ -140,7 +140,7 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
     """Write a checkpoint and its commit marker, and then remove all but the latest `keep` checkpoints.
 
     Raises:
-        TrainerError: if the checkpoint can't be written, or contains NaN or infinite values.
+        TrainerError: if the checkpoint can't be written or contains NaN or infinite values.
     """
     commit_marker.require_finite(folder, [why_nonfinite(state)])
     with writable.writing(folder.parent, *FILE_ERRORS):
@@ -181,7 +181,7 @@ def why_nonfinite(state: State) -> str:
 def read_model(net: keras.Model, folder: Path) -> None:
     """Load the weights of a complete checkpoint into a model that was built without a distribution strategy.
 
-    A single process can call this function on its own.
+    A process can call this function independently of the others.
 
     Raises:
         TrainerError: if the checkpoint belongs to a different model.

@@ -14,7 +14,7 @@ LOW = "mixed_bfloat16"  # the policy for GPUs with bfloat16; weights and gradien
 
 
 def describe() -> str:
-    """Return the name of this machine's GPUs, and the versions of their driver and libraries.
+    """Return the name of this machine's GPUs and the versions of their driver and libraries.
 
     If there are no GPUs, return `CPU`.
 
@@ -42,7 +42,7 @@ def peak_memory() -> dict[str, float]:
 
 
 def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
-    """Return the GPUs of this machine. Raises TrainerError if the image is built for GPUs, but no GPU is usable."""
+    """Return the GPUs of this machine. Raises TrainerError if the image is built for GPUs but no GPU is usable."""
     gpus = set_up_gpus()
     if tf.test.is_built_with_cuda() and not gpus and not cluster.chief.is_local:
         raise TrainerError(f"{cluster.name}: {driver.why_no_gpu(built_with_cuda(), driver.installed())}")
@@ -50,7 +50,7 @@ def usable_gpus(cluster: Cluster) -> list[tf.config.PhysicalDevice]:
 
 
 def set_up_gpus() -> list[tf.config.PhysicalDevice]:
-    """Enable memory growth on all GPUs of this machine, and return the GPUs."""
+    """Enable memory growth on all GPUs of this machine and return them."""
     gpus: list[tf.config.PhysicalDevice] = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)

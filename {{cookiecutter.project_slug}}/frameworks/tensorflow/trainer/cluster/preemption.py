@@ -1,7 +1,7 @@
 """Handles preemption notices: all replicas agree on a step, save a checkpoint for it, and then stop.
 
 Vertex AI sends SIGTERM about 30 seconds before it preempts a Spot VM.
-Source: Vertex AI documentation, "Use Spot VMs with training", mid 2026.
+Source: Vertex AI documentation, "Use Spot VMs with training", mid-2026.
 """
 
 import signal

@@ -32,7 +32,7 @@ class Mesh:
 
     @property
     def data_size(self) -> int:
-        """The data-parallel size: the number of slices of the global batch."""
+        """The data-parallel size, which is the number of slices of the global batch."""
         return self.sizes["replicate"]
 
     def __str__(self) -> str:

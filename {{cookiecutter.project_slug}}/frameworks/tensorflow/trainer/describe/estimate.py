@@ -27,10 +27,11 @@ STORED = {"Const", "ReadVariableOp"}  # the result is always in memory
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """The counts and memory sizes of a run, derived from the real model and optimizer without allocating memory.
+    """The parameter count, FLOPs, and memory sizes of a run.
 
-    Sizes are in bytes per GPU. The required GPU memory is about the sum of all sizes, plus memory for the framework's
-    own buffers. For this sum, multiply each per-sample size by the number of samples in a micro-batch.
+    The estimate uses the real model and optimizer without allocating memory. Sizes are in bytes per GPU. The required
+    GPU memory is about the sum of all sizes, plus memory for the framework's own buffers. For this sum, multiply each
+    per-sample size by the number of samples in a micro-batch.
     """
 
     parameters: int
@@ -122,7 +123,7 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """Return the sizes in bytes of the weight copies, and of one sample's activations for the backward pass.
+    """Return the sizes in bytes of the weight copies and of one sample's activations for the backward pass.
 
     TensorFlow frees a tensor after its last use. Therefore, the result includes only forward-pass tensors that the
     backward pass uses.

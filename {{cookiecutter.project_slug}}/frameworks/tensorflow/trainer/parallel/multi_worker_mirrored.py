@@ -47,7 +47,7 @@ class MultiWorkerMirrored(Strategy):
 
     def lay_out(self, config: Flags, cluster: Cluster, shards: Path) -> Mesh:
         if any(node.name == cluster.name for node in cluster.servers):
-            cure = "if this pool holds reducers, remove its command, because the reducer image has its own command"
+            cure = "if this pool holds reducers, remove its command, because the reducer image has its own"
             if "parameter_server" in flags.strategies():
                 cure += (
                     "; if this pool holds parameter servers, add --strategy parameter_server to the args of every pool"
@@ -105,7 +105,7 @@ class MultiWorkerMirrored(Strategy):
 
 
 def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the timestamp, in seconds, at which all values have been computed. If there are GPUs, return 0."""
+    """Return a timestamp, in seconds, taken after all values are computed. If there are GPUs, return 0."""
     if tf.config.list_physical_devices("GPU"):
         return tf.constant(0.0, tf.float64)
     with tf.control_dependencies(values):

@@ -31,7 +31,7 @@ class StrategyFlags(Config):
     strategy: Annotated[str, module_in("parallel")] = "multi_worker_mirrored"
 
     def findings(self) -> Iterator[str]:
-        """Yield an error message with the flag's name for each invalid value of the strategy's own flags."""
+        """Yield one error message per invalid value of the strategy's own flags, including the flag's name."""
         yield from ()
 
 
@@ -71,7 +71,7 @@ class Strategy:
 
     To remove a strategy, delete its module.
 
-    If a method's parameter `config` has the type Any, it contains the strategy's own flags.
+    A `config` parameter of type Any also contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
@@ -138,7 +138,7 @@ class Strategy:
         raise NotImplementedError
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
-        """Return the sums of the loss and the metrics over one slice of the global batch, and its gradients.
+        """For one slice of the global batch, return the sums of the loss and the metrics, and the gradients.
 
         The sum of all slices' gradients is the gradient of the mean loss over the global batch.
         """
@@ -169,13 +169,13 @@ class Strategy:
     def clip(self, gradients: Sequence[tf.Tensor], limit: float) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
         """Scale the gradients so that their norm is at most `limit`.
 
-        Returns the gradients, and the norm before scaling.
+        Returns the gradients and the norm before scaling.
         """
         norm = tf.linalg.global_norm(gradients)
         return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Return the computation time of a device, and the communication time that doesn't overlap with computation.
+        """Return the computation time of a device and the communication time that doesn't overlap with computation.
 
         Both times are in seconds, for the latest step of the first device. If the times are unknown, return an empty
         dictionary.

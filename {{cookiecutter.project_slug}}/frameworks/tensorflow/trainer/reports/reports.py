@@ -1,4 +1,4 @@
-"""Reports the metrics of training steps, and of evaluations on held-out samples."""
+"""Reports the metrics of training steps and of evaluations on held-out samples."""
 
 import math
 import os

@@ -50,7 +50,7 @@ def means(totals: Totals, names: tuple[str, ...]) -> Mapping[str, float]:
 
 
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
-    """Check that the model's output is a tensor, and that losses and metrics contain one number per sample.
+    """Check that the model's output is a tensor and that losses and metrics contain one number per sample.
 
     If losses() returned a mean, the training loop would silently average it again, and the gradients would be too
     small.

@@ -1,10 +1,10 @@
-"""YOURS: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
+"""Yours to edit: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
 
-The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
-The training loop averages both over the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample,
+which the training loop averages over the global batch.
 
-Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm blocks. The model uses mean
-pooling instead of a class token, and doesn't use dropout.
+Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm blocks, uses mean pooling
+instead of a class token, and doesn't use dropout.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error message with the flag's name for each invalid value."""
+    """Yield one error message per invalid value, including the flag's name."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class Embed(nn.Module):
-    """A layer that projects the image's patches to tokens, and adds position embeddings."""
+    """A layer that projects image patches to tokens and adds position embeddings."""
 
     def __init__(self, width: int, image: tuple[int, int, int], patch: int) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Embed(nn.Module):
 
 
 class Head(nn.Module):
-    """A layer that averages the tokens, and computes the logits from their mean."""
+    """A layer that averages the tokens and computes the logits from the mean."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class VisionTransformer(nn.Module):
 
     Images have shape (n, height, width, channels), and their values are between 0 and 1.
 
-    Model parallelism requires some of the following attributes. `--strategy ddp` requires none of them.
+    Model parallelism requires some of the following attributes, but `--strategy ddp` requires none.
 
     Attributes:
         embed, blocks, head: modules that run in this order. Each module has one input tensor and one output tensor. All
@@ -151,7 +151,7 @@ class VisionTransformer(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Apply Glorot initialization to weights, and set biases to zero. The paper's own code does the same."""
+    """Apply Glorot initialization to weights and set biases to zero. The paper's own code does the same."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -171,7 +171,7 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Map logits of shape (n, classes) to one float32 cross-entropy per sample, with shape (n,).
+    """Map logits of shape (n, classes) to per-sample float32 cross-entropies of shape (n,).
 
     The training loop minimizes the mean loss.
     """

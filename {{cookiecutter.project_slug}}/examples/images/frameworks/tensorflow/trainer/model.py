@@ -1,11 +1,11 @@
-"""YOURS: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
+"""Yours to edit: the model, its loss, and its metrics. This example is a Vision Transformer, which classifies images.
 
-The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
-The training loop averages both over the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample,
+which the training loop averages over the global batch.
 
-Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm blocks. The model uses mean
-pooling instead of a class token, and doesn't use dropout. The model uses layer normalization, not batch normalization,
-because Keras 3 doesn't average the moving statistics across workers.
+Source: Dosovitskiy et al., "An Image Is Worth 16x16 Words", 2020. This model has pre-norm blocks, uses mean pooling
+instead of a class token, and doesn't use dropout. It uses layer normalization, not batch normalization, because Keras 3
+doesn't average the moving statistics across workers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error message with the flag's name for each invalid value."""
+    """Yield one error message per invalid value, including the flag's name."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -130,7 +130,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
             TensorFlow chooses the device, for example when a strategy replicates the model on every device.
 
     Raises:
-        TrainerError: If the image size isn't divisible by the patch size, or if there are more devices than blocks.
+        TrainerError: If the image size isn't divisible by the patch size or there are more devices than blocks.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
@@ -147,7 +147,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Map logits of shape (n, classes) to one float32 cross-entropy per sample, with shape (n,).
+    """Map logits of shape (n, classes) to per-sample float32 cross-entropies of shape (n,).
 
     The training loop minimizes the mean loss.
     """

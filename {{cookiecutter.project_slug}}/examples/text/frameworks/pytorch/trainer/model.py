@@ -1,11 +1,11 @@
-"""YOURS: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
+"""Yours to edit: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
 
-The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
-The training loop averages both over the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample,
+which the training loop averages over the global batch.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm blocks,
-learned positions, and one matrix that the embedding and the output layer share (Press and Wolf, 2017). The model
-doesn't use dropout.
+learned position embeddings, and tied embedding and output weights (Press and Wolf, 2017). The model doesn't use
+dropout.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error message with the flag's name for each invalid value."""
+    """Yield one error message per invalid value, including the flag's name."""
     yield from ()
 
 
@@ -83,7 +83,7 @@ class Block(nn.Module):
 
 
 class Embed(nn.Module):
-    """A layer that adds each byte's embedding and position embedding."""
+    """A layer that sums each byte's embedding and its position embedding."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Embed(nn.Module):
 
 
 class Head(nn.Module):
-    """A layer that computes the similarity between each token and the embedding vector of each byte."""
+    """A layer that computes the dot product of each normalized token with each byte's embedding."""
 
     def __init__(self, width: int, weight: nn.Parameter) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class GPT(nn.Module):
 
     The model maps bytes of shape (n, tokens) to logits of shape (n, tokens, 256).
 
-    Model parallelism requires some of the following attributes. `--strategy ddp` requires none of them.
+    Model parallelism requires some of the following attributes, but `--strategy ddp` requires none.
 
     Attributes:
         embed, blocks, head: modules that run in this order. Each module has one input tensor and one output tensor. All
@@ -146,7 +146,7 @@ class GPT(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Apply Glorot initialization to weights, and set biases to zero."""
+    """Apply Glorot initialization to weights and set biases to zero."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:

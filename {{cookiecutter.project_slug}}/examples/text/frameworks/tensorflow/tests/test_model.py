@@ -1,4 +1,4 @@
-"""YOURS: tests of the model, its loss, and its metrics."""
+"""Yours to edit: tests of the model, its loss, and its metrics."""
 
 import math
 

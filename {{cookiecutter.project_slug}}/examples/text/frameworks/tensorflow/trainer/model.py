@@ -1,11 +1,11 @@
-"""YOURS: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
+"""Yours to edit: the model, its loss, and its metrics. This example is a byte-level GPT, which predicts the next byte.
 
-The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample.
-The training loop averages both over the global batch.
+The training loop uses only `build`, `losses`, and `metrics`. Both `losses` and `metrics` return one number per sample,
+which the training loop averages over the global batch.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019. This model has pre-norm blocks,
-learned positions, and one matrix that the embedding and the output layer share (Press and Wolf, 2017). The model
-doesn't use dropout.
+learned position embeddings, and tied embedding and output weights (Press and Wolf, 2017). The model doesn't use
+dropout.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error message with the flag's name for each invalid value."""
+    """Yield one error message per invalid value, including the flag's name."""
     yield from ()
 
 
@@ -87,7 +87,7 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """A layer that adds each byte's embedding and position embedding.
+    """A layer that sums each byte's embedding and its position embedding.
 
     The layer maps sequences of at most `context` bytes, of shape (n, tokens), to vectors of shape (n, tokens, width).
     """
@@ -105,7 +105,7 @@ class Embed(layers.Layer):
 
 
 class Head(layers.Layer):
-    """A layer that computes the similarity between each token and the embedding vector of each byte.
+    """A layer that computes the dot product of each normalized token with each byte's embedding.
 
     The layer maps tokens of shape (n, tokens, width) to logits of shape (n, tokens, 256). The logits are float32 even
     if other layers compute in bfloat16.

@@ -1,4 +1,4 @@
-"""python -m trainer.cluster.run [-m] SCRIPT ARGS: run your own training loop in one process per GPU of the job.
+"""Runs your own training loop in one process per GPU (python -m trainer.cluster.run [-m] SCRIPT ARGS).
 
 The command `trainer.cluster.run` replaces `torchrun` for any script that torchrun can start. PyTorch's agent sets RANK,
 WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, and related environment variables. The command also waits until every replica has
@@ -25,7 +25,7 @@ JOIN = (
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the script in the processes of this replica. Raises TrainerError for an error that the user can fix."""
+    """Run the script in this replica's processes. Raises TrainerError for an error that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     if AGENT in environ:
         from trainer.cluster import processes
@@ -67,7 +67,7 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def must_join(processes: int) -> Iterator[None]:
-    """Check that the block joins a process group with several processes. The block can leave the group before it ends.
+    """Check that the block joins a process group with several processes. The block can leave the group early.
 
     Raises:
         ScriptError: if the block doesn't join a process group with several processes.

@@ -1,4 +1,4 @@
-"""Each GPU holds the whole model, as with the strategy ddp, but Horovod averages the gradients.
+"""Each GPU holds the whole model, as with the ddp strategy, but Horovod averages the gradients.
 
 This strategy doesn't use horovodrun or SSH. Instead, PyTorch's elastic agent starts the processes. The processes
 exchange the port of Horovod's rendezvous server through their process group. Sums, barriers, and checkpoints also use
@@ -72,7 +72,7 @@ class Averaged(nn.Module):
     def _average(self, name: str, parameter: Tensor) -> None:
         """Start the all-reduce of a parameter's gradient.
 
-        If this is the last gradient of the backward pass, wait until all of them are all-reduced.
+        If this is the last gradient of the backward pass, wait until all gradients are all-reduced.
         """
         import horovod.torch as hvd
 
@@ -94,7 +94,7 @@ class Horovod(Strategy):
             )
 
     def wrap(self, config: StrategyFlags, net: nn.Module, world: World) -> Averaged:
-        """Initialize Horovod, and wrap the model. Every process must call this method."""
+        """Initialize Horovod and wrap the model. Every process must call this method."""
         import horovod.torch as hvd
         from horovod.runner.http.http_server import RendezvousServer
 

@@ -1,9 +1,9 @@
 """Each GPU holds a stage, which is a group of layers, and sends activations to the next stage.
 
 Processes along the mesh dimension `stage` form one pipeline. Processes along the mesh dimension `replicate` hold copies
-of the same stages, and all-reduce the gradients of these copies. Several stages can share a parameter, such as a matrix
-for both embedding and output. Each of these stages holds a copy of the parameter, and the stages sum the gradients of
-all copies.
+of the same stages, and all-reduce the gradients of these copies. Several stages can share a parameter, such as a weight
+matrix for both embedding and output. Each of these stages holds a copy of the parameter, and the stages sum the
+gradients of all copies.
 """
 
 import functools
@@ -39,7 +39,7 @@ class Flags(StrategyFlags):
     """Number of GPUs in a pipeline. The default is the number of GPUs per machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
     """Order of a pipeline's micro-batches. The schedule 1f1b stores the activations of fewer micro-batches than gpipe.
-    The schedule interleaved gives each GPU two stages, so GPUs are idle for a shorter time, but send more data."""
+    The schedule interleaved gives each GPU two stages, so GPUs are idle for less time, but send more data."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree")
@@ -48,7 +48,7 @@ class Flags(StrategyFlags):
 class Stages(nn.Module):
     """The stages of a process.
 
-    With the schedule `interleaved`, a process has two stages. With other schedules, it has one.
+    A process has two stages with the schedule `interleaved`, and one with other schedules.
 
     The process removes the layers of all other stages from the model. In the process with the last stage, calling this
     object returns the model's output without gradients. In other processes, the call returns None.
@@ -118,7 +118,7 @@ class Stages(nn.Module):
 
 
 def cut(net: Any, count: int) -> list[list[nn.Module]]:
-    """Split the layers into stages, so that the largest stage is as small as possible.
+    """Split the layers into stages so that the largest stage is as small as possible.
 
     The first stage also contains the embedding, and the last stage also contains the head.
     """
@@ -132,7 +132,7 @@ def cut(net: Any, count: int) -> list[list[nn.Module]]:
 
 
 def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) -> list[tuple[nn.Parameter, Any]]:
-    """Return the parameters that this process shares with other processes, and the process group for each of them.
+    """Return the parameters that this process shares with other processes, and each parameter's process group.
 
     Every process must call this function before any process removes layers.
     """
@@ -151,7 +151,7 @@ def tied(layers: Sequence[Sequence[nn.Module]], world: World, timeout: float) ->
 
 
 def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:
-    """Split the weights into `count` consecutive, nonempty parts, so that the heaviest part is as light as possible.
+    """Split `weights` into `count` consecutive, nonempty parts so that the heaviest part is as light as possible.
 
     Returns the end index of each part.
     """
@@ -173,9 +173,9 @@ def size(layers: nn.Module) -> int:
 
 
 def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
-    """Remove the buffers of `layers`, and all their parameters except those in `kept`.
+    """Remove the buffers of `layers` and all their parameters except those in `kept`.
 
-    Because parameters in `kept` remain, a checkpoint contains them under each of their names.
+    Because the parameters in `kept` remain, a checkpoint stores each of them under all of its names.
     """
     for module in nn.ModuleList(layers).modules():
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:

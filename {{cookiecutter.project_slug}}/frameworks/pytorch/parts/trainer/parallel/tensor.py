@@ -1,4 +1,4 @@
-"""Each GPU computes a part of every layer, and stores a shard of this part."""
+"""Each GPU computes a slice of every layer, and stores a shard of that slice's weights."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ class ModelParallel(multi_worker_mirrored.MultiWorkerMirrored):
             raise TrainerError(f"--degree is {degree}, but {cluster.name} has only {gpus} GPUs")
         if "devices" not in signature(model.build).parameters:
             raise TrainerError(
-                "--strategy model_parallel requires that build() in trainer/model.py has a `devices` parameter"
+                "--strategy model_parallel requires a `devices` parameter in build() of trainer/model.py"
             )
         mesh = Mesh({"replicate": len(cluster.nodes), "layers": degree})
         with tf.Graph().as_default():  # only shapes

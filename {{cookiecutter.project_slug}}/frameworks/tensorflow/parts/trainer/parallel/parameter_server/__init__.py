@@ -4,8 +4,8 @@ Workers don't run steps together. Each worker fetches the variables, computes th
 batch, and sends it to the parameter servers. The servers immediately update their variables. Workers don't wait for
 each other. If a worker is lost, the run only slows down, because other workers take over its work. Vertex AI restarts
 the lost worker, which then rejoins the run. If a parameter server is lost, so are its variables, and the chief exits
-with an error. The next run resumes from the latest checkpoint. After the last step, the chief evaluates and exports the
-model alone, from its own copy of the state.
+with an error. The next run resumes from the latest checkpoint. After the last step, the chief alone evaluates and
+exports the model, from its own copy of the state.
 
 With W workers, each step consists of W updates. Each update uses 1/W of the global batch and 1/W of the learning rate.
 For the same number of steps, a run reads as many samples as a synchronous run, and makes about as much progress.
@@ -110,7 +110,7 @@ class ParameterServer(Strategy):
 
 
 def serve(cluster: Cluster, timeout: float) -> None:
-    """Execute the chief's requests, as a worker or a parameter server, until the chief has finished."""
+    """As a worker or parameter server, execute the chief's requests until the chief has finished."""
     if cluster.trains:
         usable_gpus(cluster)
     job, nodes = ("worker", cluster.nodes[1:]) if cluster.trains else ("ps", cluster.servers)

@@ -32,7 +32,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     """The chief's heartbeat thread. If the run can't continue, the thread calls `fail` with the reason.
 
     The run can't continue if a parameter server closes its connection, or doesn't respond for `timeout` seconds. The
-    run also can't continue if a block in `patience` exceeds the timeout, for example because no workers are left. If a
+    run also can't continue if a `patience` block exceeds the timeout, for example because no workers are left. If a
     worker is lost, the run continues. After a call to `need_nobody`, the run continues no matter which replica is lost.
     """
 
@@ -136,8 +136,8 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
             # TensorFlow updates the whole cluster at a time, so it doesn't readmit workers while another is lost.
             absent = self._absent_workers()
             warn(
-                f"{name} is back"
-                + f", but {absent}; returned workers don't receive work until all workers are back" * bool(absent)
+                f"{name} has returned"
+                + f", but {absent}; returned workers don't receive work until all workers have returned" * bool(absent)
             )
         if self._peers.keys() == self._servers | self._workers:
             self._all_here.set()
@@ -156,7 +156,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
             return
         del self._peers[name]
         if self._all_here.is_set() and self._needed:
-            left = "the other workers take over its part until it is back"
+            left = "the other workers take over its work until it returns"
             if not self._workers & self._peers.keys():
                 left = f"no worker is left, so the run stops unless a worker returns within {self._timeout:.0f} s"
             warn(f"{name} is gone; {left}")
@@ -178,9 +178,9 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
     """Respond to the chief's heartbeats until the chief has finished.
 
-    Each response reports whether the event `told` is set, which means that this replica was asked to stop.
+    Each response reports whether the event `told` is set (this replica was asked to stop).
 
-    Raises PeerError if the chief exits before the run has finished, or doesn't respond for `timeout` seconds.
+    Raises PeerError if the chief exits before the run has finished or doesn't respond for `timeout` seconds.
     """
     how = "exited before the training finished"
     with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:

@@ -130,7 +130,7 @@ class Team:
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
         """Return the sums of the loss and the metrics over all batches in `parts`.
 
-        The workers compute these sums. After the last step, the chief computes them without the workers.
+        The workers compute these sums. After the last step, the chief computes the sums alone.
         """
         if self._state.step == self._config.steps:
             self._heartbeats.need_nobody()
