@@ -1,9 +1,9 @@
 """The planner's formulas on emulated networks: one small cell measured here, and the page that holds all of them."""
 
-import importlib
 import os
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ BYTES_APART, SECONDS_APART = 1.0, 10.0  # percent
 SECONDS = 300  # for the small cell, which needs two on an idle machine
 HEAD = "| Mbit/s | Machines | All-reduce by | MiB sent | predicted | error, % | Seconds | predicted | error, % |"
 
-sys.path.append(str(ROOT / "benchmarks" / "network"))
-hosts: Any = importlib.import_module("hosts")
+# Not by way of sys.path: the launcher gives that to its replicas, and this folder would be on each command line.
+spec: Any = spec_from_file_location("hosts", ROOT / "benchmarks/network/hosts.py")
+hosts = sys.modules["hosts"] = module_from_spec(spec)
+spec.loader.exec_module(hosts)
 
 
 def measure(*arguments: str, path: str = os.environ["PATH"]) -> "subprocess.CompletedProcess[str]":

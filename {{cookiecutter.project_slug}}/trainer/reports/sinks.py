@@ -1,19 +1,12 @@
 """Writes reports as TensorBoard curves, as log lines, and to the metric file of a tuning trial."""
 
-import itertools
 import json
 import math
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
-
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from trainer.vertex.log import say
 from trainer.vertex.storage import Trial
@@ -26,42 +19,12 @@ TRAIN, HELDOUT = "train/", "heldout/"
 PER_SECOND = "_per_second"
 PER_DEVICE = f"{TRAIN}samples{PER_SECOND}_per_device"
 NOTABLE = 0.05  # share of a step's time from which a wait is reported
-NUMBERS = itertools.count()  # the numbers of this process's event files
 COMPUTES = "computes_times/"  # the prefix of a slow replica's name
 LOSING = {f"{TRAIN}data_seconds": "waiting for data", f"{TRAIN}communication_seconds": "communicating"}
 UNSHOWN = (
     *(PER_DEVICE, f"{TRAIN}step_seconds", f"{TRAIN}computing_seconds", *LOSING, f"{TRAIN}learning_rate"),
     *(f"{TRAIN}reducers_in_use", f"{TRAIN}memory_bytes"),
 )
-
-
-class TensorBoard:
-    """A sink that writes scalars to a TensorBoard event file, with one curve per name.
-
-    If the event file is removed, the next report creates a new one. The event file is open only while a report is
-    written. TensorBoard's own EventFileWriter isn't used, because it stops after its first error.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._place = folder, Dispensable(folder)
-        self._file, self._size = folder, 0  # the size of the file's complete records, in bytes
-        with self._place.writing():
-            folder.mkdir(parents=True, exist_ok=True)
-
-    def write(self, step: int, values: Values) -> None:
-        scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        event = Event(wall_time=time.time(), step=step, summary=Summary(value=scalars))
-        with self._place.writing():
-            if not self._file.is_file():
-                self._file, self._size = self._folder / event_file_name(), 0
-            header = [] if self._size else [Event(wall_time=event.wall_time, file_version="brain.Event:2")]
-            with self._file.open("r+b" if self._size else "wb") as file:
-                file.truncate(self._size)  # a record that a full disk has truncated hides the records after it
-                file.seek(self._size)
-                for each in (*header, event):
-                    RecordWriter(file).write(each.SerializeToString())
-                size = file.tell()
-            self._size = size  # only after the last byte is written
 
 
 class Lines:
@@ -105,11 +68,6 @@ class MetricFile:
     def _line(self, step: int, name: str, value: float) -> str:
         entry = {"timestamp": time.time(), "trial": self._trial.id, "checkpoint_path": ""}
         return json.dumps(entry | {name: str(float(value)), "global_step": str(step)}, sort_keys=True) + "\n"
-
-
-def event_file_name() -> str:
-    """Return a new event filename that TensorBoard can recognize and sort."""
-    return f"events.out.tfevents.{time.time():010.0f}.{socket.gethostname()}.{os.getpid()}.{next(NUMBERS)}"
 
 
 def describe(values: Values) -> str:

@@ -15,6 +15,7 @@ NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, DUMP, ERROR = 4, 20, 0x301, 2
 EVERY_STATE = 0xFFF & ~(1 << 10)  # every state except TCP_LISTEN
 REQUEST = struct.Struct("=IHHII BBBxI 48x")  # nlmsghdr, inet_diag_req_v2
 HEADER, ENDS, INODE = struct.Struct("=IH10x"), struct.Struct(">4xHH16s16s"), struct.Struct("=68xI")  # inet_diag_msg
+OPENED = {"ActiveOpens", "PassiveOpens"}
 IPV4 = {socket.AF_INET: slice(4), socket.AF_INET6: slice(12, 16)}  # the bytes of the IPv4 address
 
 Member = tuple[str, int]  # the name of a replica and the ID of one of its processes
@@ -71,6 +72,13 @@ def links(found: Mapping[Ends, Member | None]) -> dict[Ends, tuple[Member, Membe
     """Return each connection between two replica processes, with the owners of both ends."""
     pairs = {ends: (member, found.get(ends[::-1])) for ends, member in found.items()}
     return {ends: (one, other) for ends, (one, other) in pairs.items() if one and other}
+
+
+def opened() -> tuple[str, ...]:
+    """Return how many connections the processes of this system have opened and accepted. Source: RFC 4022."""
+    with open("/proc/net/snmp", encoding="ascii") as counters:
+        names, counts = (line.split() for line in counters if line.startswith("Tcp:"))
+    return tuple(count for name, count in zip(names, counts, strict=True) if name in OPENED)
 
 
 @functools.cache

@@ -1,8 +1,9 @@
 """Finds a job's worlds. A world is a group of replicas whose processes were connected to each other.
 
-Training processes keep their connections open, so regular samples find them. A short connection can begin and end
-between two samples. Linux lists a closed connection for one more minute, but doesn't list its owners. Therefore, the
-launcher doesn't know which replicas used a closed connection.
+Training processes keep their connections open, so regular samples find them. After a connection is opened, samples are
+more frequent for a while. A short connection can still begin and end between two samples. Linux lists a closed
+connection for one more minute, but doesn't list its owners. Therefore, the launcher doesn't know which replicas used a
+closed connection.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from vertex_launch.local.running import connections
 from vertex_launch.local.running.connections import Ends, Member
 from vertex_launch.local.running.hosts import LOOPBACK, first_ephemeral_port
 
-PAUSE, REGULAR = 0.02, 0.5  # seconds between two samples of the connections, and of all processes
+PAUSE, REGULAR = 0.02, 0.5  # seconds between two samples, after a connection was opened and otherwise
 SLOWER = 1000  # the pause is at least 1/1000 of the time since the last replica started
 LOOKS = 3  # how many samples of all processes are required before a missing connection is conclusive
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
@@ -41,6 +42,8 @@ class Worlds:
     began: float = field(default_factory=time.monotonic)
     due: float = 0  # the time of the next sample, from time.monotonic
     regular_due: float = 0
+    opened: tuple[str, ...] = ()  # the system's counters of opened connections at the last look
+    settled: float = 0  # until this time, a process may accept a connection that was counted as opened
     looks: int = 0  # the number of samples of all processes while all these replicas ran
     members: Mapping[Member, psutil.Process] = field(default_factory=dict)  # the processes in the last such sample
     links: dict[Ends, tuple[Member, Member]] = field(default_factory=dict)
@@ -59,14 +62,20 @@ class Worlds:
             self.due = math.inf  # until the next replica starts
             return
         start, spent = time.monotonic(), time.thread_time()
-        if last or start >= self.regular_due:
+        if (opened := connections.opened()) != self.opened:
+            self.opened, self.settled = opened, start + REGULAR
+        if is_regular := last or start >= self.regular_due:
             self.regular_due, self.members = start + REGULAR, connections.processes(numbers)
             self.looks += self.addresses.keys() <= numbers.keys()
             self._look_for_workers()
+        if is_regular or start < self.settled:  # a sample takes 5 ms, which would be a quarter of a core
+            self._sample()
+        self.due = start + max(PAUSE, (start - self.began) / SLOWER, time.thread_time() - spent)
+
+    def _sample(self) -> None:
         found, own = connections.connections(self.members), {*self.addresses.values()}
         self.links |= connections.links(found)
         self.closed |= {ends for ends, owner in found.items() if not owner and own & {host for host, _ in ends}}
-        self.due = start + max(PAUSE, (start - self.began) / SLOWER, time.thread_time() - spent)
 
     def _look_for_workers(self) -> None:
         for member, process in self.members.items():

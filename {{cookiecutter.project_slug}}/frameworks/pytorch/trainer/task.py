@@ -29,7 +29,6 @@ def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[s
     """Wait for all replicas, and then start a training process for each GPU."""
     import torch  # takes seconds, so invalid flags are reported first
 
-    from trainer import train
     from trainer.cluster import processes
     from trainer.parallel import mesh
 
@@ -39,7 +38,14 @@ def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[s
     with clock.phase(ROLL_CALL):
         rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
-    processes.launch(cluster, layout, patience, partial(train.run, job, strategy, layout, clock))
+    processes.launch(cluster, layout, patience, partial(train, job, strategy, layout, clock))
+
+
+def train(job: Job, strategy: Strategy, layout: Mesh, clock: Clock) -> None:
+    """Run the training loop in a process that `launch` started."""
+    from trainer import train  # takes a second, which the agent doesn't need to spend
+
+    train.run(job, strategy, layout, clock)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.nn import functional
 
 from trainer.data import BYTES, Batch, DataFlags
@@ -126,11 +125,11 @@ class GPT(nn.Module):
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
-    tensor_parts: ClassVar[dict[str, ParallelStyle]] = {
-        "attention.qkv": ColwiseParallel(),
-        "attention.out": RowwiseParallel(),
-        "mlp.0": ColwiseParallel(),
-        "mlp.2": RowwiseParallel(),
+    tensor_parts: ClassVar[dict[str, Literal["outputs", "inputs"]]] = {
+        "attention.qkv": "outputs",
+        "attention.out": "inputs",
+        "mlp.0": "outputs",
+        "mlp.2": "inputs",
     }
 
     def __init__(self, size: Size, context: int) -> None:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.distributed.tensor.parallel import parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from trainer.cluster.world import Mesh, World
 from trainer.parallel import fsdp
+
+SHARDED_ALONG: dict[str, type[ParallelStyle]] = {"outputs": ColwiseParallel, "inputs": RowwiseParallel}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,8 @@ class TensorParallel(fsdp.FullyShard):
         Then, shard the resulting parts along the mesh dimension `shard`.
         """
         for block in net.blocks:
-            parallelize_module(block, world.along("tensor"), net.tensor_parts)
+            plan = {name: SHARDED_ALONG[cut]() for name, cut in net.tensor_parts.items()}
+            parallelize_module(block, world.along("tensor"), plan)
         return super().wrap(config, net, world)
 
     def findings(self, config: fsdp.Flags, mesh: Mesh, net: Any) -> Iterator[str]:
