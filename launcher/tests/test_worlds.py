@@ -2,6 +2,7 @@
 
 import math
 import random
+import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 
 from launcher.tests.running import DEADLINE
 from launcher.tests.test_engine import replica
-from vertex_launch.local.running.connections import visible
+from vertex_launch.local.running.connections import opened, visible
 from vertex_launch.local.running.engine import Execution
 from vertex_launch.local.running.hosts import free_ports
 from vertex_launch.local.running.namespaces import isolation
@@ -149,3 +150,10 @@ def test_a_job_that_waits_for_machines_looks_for_no_connections() -> None:
     worlds = Worlds({"workerpool0-0": "127.0.0.1", "workerpool1-0": "127.0.0.2"})
     worlds.look({})
     assert worlds.due == math.inf, "a service with hundreds of such jobs would be busy with nothing"
+
+
+def test_a_new_connection_is_noticed_although_connections_are_listed_rarely() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        before = opened()
+        with socket.create_connection(server.getsockname()):
+            assert opened() != before

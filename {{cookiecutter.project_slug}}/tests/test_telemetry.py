@@ -15,7 +15,8 @@ from tests.samples import batch
 from tests.training import PROJECT
 from trainer.config import Config, Job
 from trainer.reports.reports import Reporter
-from trainer.reports.sinks import Lines, TensorBoard, describe
+from trainer.reports.curves import TensorBoard
+from trainer.reports.sinks import Lines, describe
 from trainer.reports.speed import CHECKPOINTS, DATA, FIRST_STEP, TRAINING, Clock, peak_flops
 from trainer.samples.batches import per_step
 from trainer.vertex.log import say, warn

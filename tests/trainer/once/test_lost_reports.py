@@ -10,7 +10,8 @@ import pytest
 
 from tests.test_telemetry import lines, read_curves
 from tests.training import DEADLINE, PROJECT
-from trainer.reports.sinks import MetricFile, TensorBoard, last_reported
+from trainer.reports.curves import TensorBoard
+from trainer.reports.sinks import MetricFile, last_reported
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import Trial
 
@@ -84,7 +85,7 @@ def test_a_full_disk_cuts_no_curve_short_that_was_written_before_or_after(tmp_pa
 import sys
 from pathlib import Path
 from tests.test_telemetry import read_curves
-from trainer.reports.sinks import TensorBoard
+from trainer.reports.curves import TensorBoard
 folder, last = Path(sys.argv[1]), 0
 board = TensorBoard(folder)
 for step in range(1, 200):

@@ -4,7 +4,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from trainer.describe.estimate import ResourceEstimate
-from trainer.reports.sinks import MetricFile, TensorBoard
+from trainer.reports.curves import TensorBoard
+from trainer.reports.sinks import MetricFile
 from trainer.reports.speed import peak_flops
 from trainer.vertex.storage import Trial
 from vertex_launch.facts import catalog

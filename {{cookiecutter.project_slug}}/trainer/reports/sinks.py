@@ -1,4 +1,4 @@
-"""Writes reports as TensorBoard curves, as log lines, and to the metric file of a tuning trial."""
+"""Formats reports, and writes them as log lines and to the metric file of a tuning trial."""
 
 import json
 import math
@@ -88,6 +88,8 @@ def describe(values: Values) -> str:
 
 def sinks(logs: Path, steps: int, trial: Trial | None = None) -> tuple[Sink, ...]:
     """Return the sinks for the chief's process. If the run is a tuning trial, pass it as `trial`."""
+    from trainer.reports.curves import TensorBoard  # takes a tenth of a second, and only the chief writes curves
+
     of_trial = (MetricFile(trial, steps).write,) if trial else ()
     return TensorBoard(logs).write, Lines(steps).write, *of_trial
 

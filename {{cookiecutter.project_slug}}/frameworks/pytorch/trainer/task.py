@@ -5,9 +5,12 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from functools import partial
 
-from trainer.cluster import rollcall, spec
+import torch
+
+from trainer.cluster import processes, rollcall, spec
+from trainer.cluster.world import Mesh
 from trainer.config import Job, facts
-from trainer.parallel import choice
+from trainer.parallel import choice, mesh
 from trainer.parallel.strategy import Strategy
 from trainer.reports.speed import ROLL_CALL, Clock, process_start
 from trainer.samples import shards
@@ -27,21 +30,16 @@ def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
 
 def launch(job: Job, strategy: Strategy, clock: Clock, environ: MutableMapping[str, str]) -> None:
     """Wait for all replicas, and then start a training process for each GPU."""
-    import torch  # takes seconds, so invalid flags are reported first
-
-    from trainer.cluster import processes
-    from trainer.parallel import mesh
-
     config, cluster, gpus = job.config, job.cluster, torch.cuda.is_available()
     patience = config.rollcall_timeout or rollcall.patience(emulated=job.storage.emulated)
     layout = mesh.of_job(job, strategy, environ.get("CXX", ""))
     with clock.phase(ROLL_CALL):
         rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__))
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
-    processes.launch(cluster, layout, patience, partial(train, job, strategy, layout, clock))
+    processes.launch(cluster, layout, patience, partial(run_loop, job, strategy, layout, clock))
 
 
-def train(job: Job, strategy: Strategy, layout: Mesh, clock: Clock) -> None:
+def run_loop(job: Job, strategy: Strategy, layout: Mesh, clock: Clock) -> None:
     """Run the training loop in a process that `launch` started."""
     from trainer import train  # takes a second, which the agent doesn't need to spend
 

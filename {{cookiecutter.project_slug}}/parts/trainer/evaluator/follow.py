@@ -20,7 +20,8 @@ from trainer.checkpoints import commit_marker
 from trainer.cluster import spec
 from trainer.config import Config, Job
 from trainer.parallel import choice
-from trainer.reports.sinks import HELDOUT, Lines, TensorBoard
+from trainer.reports.curves import TensorBoard
+from trainer.reports.sinks import HELDOUT, Lines
 from trainer.samples import shards
 from trainer.vertex import storage, writable
 from trainer.vertex.errors import TrainerError

@@ -18,7 +18,6 @@ from trainer.cluster.world import Mesh, World
 from trainer.config import Config
 from trainer.data import Batch
 from trainer.flags import module_in
-from trainer.parallel.clip import clip_gradients
 from trainer.samples.batches import micro_batches
 from trainer.step.totals import Totals, add, measure
 
@@ -145,6 +144,8 @@ class Strategy:
 
     def clip(self, net: Any, limit: float, world: World) -> Tensor:
         """Scale the gradients so that their global norm is at most `limit`. Returns the norm before scaling."""
+        from trainer.parallel.clip import clip_gradients  # imports DTensor, which takes half a second
+
         return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:
