@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import itertools
 import os
 import shutil
 import tempfile
@@ -88,8 +89,7 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
     """
     net = copy.deepcopy(net).cpu().eval()
     inputs = inputs.cpu()
-    sizes = {i: torch.export.Dim.AUTO for i, size in enumerate(inputs.shape) if size > 1}
-    sizes[0] = torch.export.Dim("n", min=1)
+    sizes = {0: torch.export.Dim("n", min=1), **dict.fromkeys(varying(net, inputs[:2]), torch.export.Dim.AUTO)}
     with exporting(model.__file__):
         program = torch.export.export(net, (inputs,), dynamic_shapes=(sizes,))
     with tempfile.TemporaryDirectory() as aside:
@@ -99,6 +99,32 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         torch.save(net.state_dict(), Path(aside) / WEIGHTS)
         copy_files(Path(aside), folder)
     return prove(net, inputs, folder)
+
+
+@torch.no_grad()
+def varying(net: nn.Module, inputs: Tensor) -> set[int]:
+    """Return the dimensions of the inputs whose sizes the model doesn't fix, without the first dimension.
+
+    The model must accept half or twice the size, in one dimension or in several together. Without this trial, PyTorch
+    would keep all sizes symbolic until it finds the fixed ones, which takes twice as long.
+    """
+    dimensions = [i for i, size in enumerate(inputs.shape) if i and size > 1]
+    found = set[int]()
+    for count in range(1, len(dimensions) + 1):
+        for several in itertools.combinations(dimensions, count):
+            half = tuple(slice(size // 2 if i in several else size) for i, size in enumerate(inputs.shape))
+            twice = [2 if i in several else 1 for i, _ in enumerate(inputs.shape)]
+            if not found.issuperset(several) and (accepts(net, inputs[half]) or accepts(net, inputs.repeat(twice))):
+                found.update(several)
+    return found
+
+
+def accepts(net: nn.Module, inputs: Tensor) -> bool:
+    try:
+        net(inputs)
+    except Exception:  # of any kind, because the model is the user's own
+        return False
+    return True
 
 
 def load(folder: Path) -> Exported:

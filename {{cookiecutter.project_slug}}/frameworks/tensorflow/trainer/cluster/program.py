@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -19,11 +20,25 @@ PR_SET_PDEATHSIG = 1  # for prctl(2) on Linux
 
 
 def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
-    """Set defaults for environment variables that TensorFlow reads when it is imported."""
+    """Set defaults for environment variables that TensorFlow reads when it is imported, and then import Keras."""
     environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # report a lost peer immediately, without retries
     environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # on a CPU, always sum in the same order
     # TensorFlow logs dozens of lines for a lost worker, but the chief of parameter servers logs only one line.
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if "parameter_server" in " ".join(argv) else "2")
+    import_keras()
+
+
+
+def import_keras() -> None:
+    """Import Keras without scikit-learn and matplotlib.
+
+    If they are installed, Keras would import them for wrappers and plots, which takes more than a second.
+    """
+    hidden = [name for name in ("matplotlib", "sklearn") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import fail
+    importlib.import_module("keras")
+    for name in hidden:
+        del sys.modules[name]
 
 
 def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], success: int = FINISHED) -> NoReturn:
