@@ -157,7 +157,7 @@ def write(page: Path | None, device: str, rows: str) -> None:
     """Write the page with the rows that were measured so far."""
     if page:
         where = f"{device}, PyTorch {metadata.version('torch')}" if device else "No run has finished."
-        head = "# On GPUs\n\nThe command `nox -s bench-gpu` runs `benchmarks/gpu.py`, which generates this page."
+        head = "# On GPUs\n\n`nox -s bench-gpu` runs `benchmarks/gpu.py`, which generates this page."
         page.write_text(f"{head}\n\n{where}\n\n{HEAD}{rows}", encoding="utf-8")
 
 

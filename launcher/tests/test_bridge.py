@@ -50,8 +50,8 @@ def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
         ("", "0.2.0", ""),
         ("0.2.0", "0.2.0", ""),
         ("0.2.0", "0.10.0", ""),
-        ("0.1.0", "0.2.0", "which removed the module vertex_launch.replicas. "),
-        ("0.1.9", "0.10.0", "which removed the module vertex_launch.replicas. "),
+        ("0.1.0", "0.2.0", "which removed the vertex_launch.replicas module. "),
+        ("0.1.9", "0.10.0", "which removed the vertex_launch.replicas module. "),
         ("0.10.0", "0.2.0", "generated with vertex-launch 0.10.0, but 0.2.0 is installed; install 0.10.0 or newer"),
     ],
 )

@@ -56,7 +56,7 @@ def test_what_is_no_job_is_a_finding_with_a_line_too(folder: Path) -> None:
         'form.yaml:3: error: workerPoolSpecs[0]: unknown key "machinSpec"; did you mean machineSpec? (form)'
     )
     assert second.startswith("text.yaml:3: error: ")
-    assert third == "none.yaml: error: the file doesn't exist; check its name and the current folder (form)"
+    assert third == "none.yaml: error: the file doesn't exist; check the filename and the current folder (form)"
     assert last == "the rules weren't applied to form.yaml, text.yaml, none.yaml; fix the file format first"
 
 

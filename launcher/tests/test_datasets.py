@@ -183,7 +183,7 @@ def test_strata_are_as_frequent_in_every_set_as_in_all(ours: Datasets, buckets: 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(ours: Datasets, buckets: Path) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match='no column "lable"; the columns are x, when, split, label'):
+    with pytest.raises(ApiError, match='have column "lable"; the columns are x, when, split, label'):
         exported(dataset, buckets, predefinedSplit={"key": "lable"})
 
 

@@ -135,7 +135,7 @@ LinearRegression().fit([[1], [2], [3]], [1, 2, 3])
             "itself", str(path), "image", enable_autolog=True, requirements=["scikit-learn", *requirements]
         )
 
-    with pytest.raises(BadRequest, match=f'add "{experiments.MLFLOW}" to the requirements of the package'):
+    with pytest.raises(BadRequest, match=f'add "{experiments.MLFLOW}" to the package\'s requirements'):
         local().run(experiment="itself", service_account=ACCOUNT)
     local(experiments.MLFLOW).run(experiment="itself", service_account=ACCOUNT)
     (run,) = aiplatform.ExperimentRun.list(experiment="itself")
@@ -265,12 +265,12 @@ def test_what_is_deleted_takes_with_it_what_is_below(vertex: Service) -> None:
 @pytest.mark.parametrize(
     ("method", "address", "body", "status", "message"),
     [
-        ("POST", "metadataStores/default/contexts:purge", {}, 400, "filter: is missing; set a filter for the contexts"),
+        ("POST", "metadataStores/default/contexts:purge", {}, 400, "filter: is missing; set a filter that selects"),
         ("GET", "metadataStores/default/metadataSchemas", None, 501, "the local Vertex doesn't support"),
         ("DELETE", "metadataStores/default/contexts", None, 501, "the local Vertex doesn't support"),
         ("POST", "metadataStores/none/contexts?contextId=x", {}, 404, "metadataStores/none does not exist"),
         ("PATCH", "metadataStores/default/contexts/none", {}, 404, "contexts/none does not exist"),
-        ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "isn't a resource name"),
+        ("POST", "metadataStores/default/contexts?contextId=a+b", {}, 400, "isn't a valid resource name"),
         ("POST", "metadataStores/default/contexts", {"nmae": "x"}, 400, 'unknown key "nmae"'),
         ("POST", "metadataStores/default/contexts/own:addContextChildren", {"childContexts": ["x"]}, 404, "x does not"),
         ("GET", "tensorboardsx", None, 404, "the local Vertex has no tensorboardsx"),

@@ -117,13 +117,12 @@ def test_ctrl_c_leaves_the_job_that_waits_and_sends_no_other(vertex: Service, tm
 def test_a_time_that_is_none_is_refused(tmp_path: Path, wait: str) -> None:
     done = launch(tmp_path, "submit", "large.yaml", "--wait", wait)
     assert done.returncode == 2
-    assert "use, for example, 90s, 20m, or 1.5h" in done.stderr
+    assert "use a value such as 90s, 20m, or 1.5h" in done.stderr
 
 
 def test_a_capacity_that_is_none_is_refused(tmp_path: Path) -> None:
     done = launch(tmp_path, "emulate", "--capacity", "us-central1=many")
     assert done.returncode == 1
     assert (
-        '--capacity: "us-central1=many" is not a number of replicas; use, for example, 16 or us-central1=0'
-        in done.stderr
+        '--capacity: "us-central1=many" is not a valid capacity; use a value such as 16 or us-central1=0' in done.stderr
     )

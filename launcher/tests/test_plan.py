@@ -342,7 +342,7 @@ def test_reducers_that_make_machines_beat_one_are_a_question_of_time() -> None:
     assert found.over_one < 0.95
     verdict = found.advised.verdict
     assert verdict.pays is None
-    assert verdict.text.startswith("Only if the saved time is worth the price")
+    assert verdict.text.startswith("Only if the time saved is worth the price")
     assert "one machine is as fast as the ring" in verdict.text
 
 

@@ -522,7 +522,7 @@ def test_only_trials_of_different_parameters_are_told_to_measure_the_same(
         trial(str(number), "SUCCEEDED", loss) | {"parameters": [{"parameterId": "depth", "value": depth}]}
         for number, (loss, depth) in enumerate(zip(losses, depths, strict=True))
     ]
-    assert ("all 2 trials measured exactly the same loss, 0.5" in same_result({"trials": trials})) == alike
+    assert ("all 2 trials reported exactly the same loss, 0.5" in same_result({"trials": trials})) == alike
 
 
 def test_a_flag_that_the_trainer_lacks_deletes_and_starts_nothing(project: Path) -> None:

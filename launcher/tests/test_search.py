@@ -644,7 +644,7 @@ def test_a_search_whose_trials_all_measure_the_same_says_that_flags_may_not_arri
     search = start(REPORTS.format(value), maxTrialCount=2, parallelTrialCount=2)
     said, _ = search.communicate(timeout=240)
     assert search.returncode == 0
-    words = "all 2 trials measured exactly the same loss, 0.25. The trial flags might not reach the program. If "
+    words = "all 2 trials reported exactly the same loss, 0.25. The trial flags might not reach the program. If "
     assert said.splitlines()[-1].startswith(words) == alike
 
 

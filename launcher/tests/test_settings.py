@@ -63,7 +63,7 @@ MALFORMED = [
     (
         "a label of a dash",
         GOOD + '[labels]\n-x = "x"',
-        ['labels: "-x" isn\'t a valid label key', "a letter or a digit and use"],
+        ['labels: "-x" isn\'t a valid label key', "a letter or a digit, and use"],
     ),
     (
         "a label of many words",

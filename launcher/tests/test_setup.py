@@ -301,7 +301,7 @@ def test_an_account_of_another_project_is_not_made() -> None:
     )
     titles = [step.title for step in steps(ours, "user:ada", Path("policy"))]
     assert not [title for title in titles if title.startswith("account ")]
-    assert "you can run jobs as the account: roles/iam.serviceAccountUser" in titles
+    assert "you can act as the service account: roles/iam.serviceAccountUser" in titles
 
 
 def test_the_account_of_a_domains_project_has_the_form_that_iam_gives_it() -> None:

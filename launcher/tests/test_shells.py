@@ -124,8 +124,8 @@ def test_the_cure_is_the_line_to_write() -> None:
     again = lost("bash", "-c", "make train")
     assert again
     assert again[1] == (
-        'write "$@" after the command of the program in the script. '
-        "After the script, add an argument such as _ to set $0"
+        'write "$@" after the command that starts the program in the script. '
+        "After the script, add a placeholder such as _ for $0"
     )
 
 

@@ -53,7 +53,7 @@ def test_of_silent_replicas_it_is_said_who_computes_who_waits_and_who_is_alone(t
             assert eventually(lambda: psutil.Process(numbers["chief"]).cpu_times().user > 2)
             told = describe(before, silence.activities(numbers))
     assert "chief is computing, worker is sleeping (connected to chief), loner is sleeping (connected to no" in told
-    assert told.endswith(". worker and loner may be waiting for chief")
+    assert told.endswith(". worker and loner might be waiting for chief")
 
 
 def test_a_long_silence_is_told_once_and_a_line_begins_another_one() -> None:
@@ -75,7 +75,7 @@ def test_a_long_silence_is_told_once_and_a_line_begins_another_one() -> None:
 def test_a_stopped_replica_is_named() -> None:
     now = {"workerpool0-0": Activity(5, stopped=True), "workerpool1-0": Activity(9)}
     told = describe({"workerpool0-0": Activity(5), "workerpool1-0": Activity(0)}, now)
-    assert "workerpool0-0 is stopped, workerpool1-0 is computing. workerpool0-0 may be waiting" in told
+    assert "workerpool0-0 is stopped, workerpool1-0 is computing. workerpool0-0 might be waiting" in told
 
 
 SILENT_CHIEF = """
@@ -127,5 +127,5 @@ def test_a_job_that_prints_nothing_for_a_minute_says_who_waits_for_whom(tmp_path
     (line,) = [line for line in done.stdout.splitlines() if "no replica has printed" in line]
     assert line == (
         "[workerpool0-0] no replica has printed a line for 60 s: workerpool0-0 is computing, workerpool1-0 is"
-        " sleeping (connected to workerpool0-0). workerpool1-0 may be waiting for workerpool0-0"
+        " sleeping (connected to workerpool0-0). workerpool1-0 might be waiting for workerpool0-0"
     )

@@ -313,9 +313,9 @@ def test_all_faults_come_at_once(tmp_path: Path) -> None:
 def test_the_next_file_name_is_offered_for_a_missing_one(tmp_path: Path) -> None:
     write(tmp_path, GOOD, "reduction-server.yaml")
     assert "did you mean reduction-server.yaml?" in str(refusal(tmp_path / "reduction_servr.yaml"))
-    assert "the file doesn't exist; check its name" in str(refusal(tmp_path / "nowhere" / "job.yaml"))
+    assert "the file doesn't exist; check the filename" in str(refusal(tmp_path / "nowhere" / "job.yaml"))
     (tmp_path / "workers.yaml").touch()
-    assert "the file doesn't exist; check its name" in str(refusal(tmp_path / "nothere.yaml"))
+    assert "the file doesn't exist; check the filename" in str(refusal(tmp_path / "nothere.yaml"))
     assert "the file doesn't exist; did you mean workers.yaml?" in str(refusal(tmp_path / "worker.yml"))
 
 

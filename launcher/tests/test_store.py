@@ -71,7 +71,7 @@ def test_what_was_handed_out_does_not_change(store: Store) -> None:
 @pytest.mark.parametrize("id", ["..", "a/../../x", ".hidden", "", "a b", "a\0b", "x" * 200, "%2e%2e"])
 def test_an_id_cannot_leave_the_folder(store: Store, tmp_path: Path, id: str) -> None:
     before = sorted(tmp_path.parent.rglob("*"))
-    with pytest.raises(ApiError, match="isn't a resource name"):
+    with pytest.raises(ApiError, match="isn't a valid resource name"):
         store.create(f"{PARENT}/customJobs/{id}", {})
     assert sorted(tmp_path.parent.rglob("*")) == before
 

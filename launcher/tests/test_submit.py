@@ -324,7 +324,7 @@ def test_labels_that_were_typed_go_before_those_of_the_file_and_these_before_tho
 def test_a_job_has_as_many_labels_as_google_takes_with_the_one_of_its_request() -> None:
     many = {f"l{i}": "" for i in range(63)}
     assert len(request(JOB, replace(SETTINGS, labels=many)).resource["labels"]) == 64
-    with pytest.raises(FaultError, match="labels: a job can't have 65 labels; keep at most 64 labels, including"):
+    with pytest.raises(FaultError, match="labels: a job can't have 65 labels; keep at most 64 labels, up to four"):
         request(JOB, replace(SETTINGS, labels=many), {"team": "vision"})
 
 
@@ -407,7 +407,7 @@ def test_labels_of_vertex_toml_and_of_the_command_line_are_shown_and_sent(vertex
     assert {"team": "speech", "cost-center": "4711", "stage": ""}.items() <= body["labels"].items()
     refused = submitted(tmp_path, vertex.endpoint, "--label", "Team=speech")
     assert (refused.returncode, len(vertex.received)) == (1, 1)
-    assert '\n--label: "Team" isn\'t a valid label key; begin with a letter or a digit and use ' in refused.stderr
+    assert '\n--label: "Team" isn\'t a valid label key; begin with a letter or a digit, and use ' in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ stop it with: python -m vertex_launch cancel 456
     ("jobs", "said_then"),
     [
         ((200, {"customJobs": [{"name": NAME}]}), CREATED),
-        ((200, {}), "the service doesn't have this job; if the request arrives later, look for the job with: {jobs}\n"),
+        ((200, {}), "the job doesn't exist; if the request arrives later, look for the job with: {jobs}\n"),
         ((403, {"error": {"code": 403, "message": "no"}}), "it's unknown whether the job was created (403 no); "),
     ],
     ids=["created", "not created", "not to be asked"],

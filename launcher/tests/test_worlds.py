@@ -39,7 +39,7 @@ def worker(program, world="2"):  # of torch's agent
     return subprocess.Popen([sys.executable, "-c", os.environ["PRELUDE"] + program], env=environ)
 """
 NOBODY = (
-    "2 processes, 2 worlds: workerpool0-0; workerpool1-0. The training processes of different worlds weren't connected."
+    "2 processes, 2 worlds: workerpool0-0; workerpool1-0. Training processes in different worlds weren't connected."
 )
 SHORT = "a connection is short"
 # A job: what its replicas do, chief first, and how the only note on its worlds begins.
@@ -48,7 +48,7 @@ JOBS: Mapping[str, tuple[list[str], str]] = {
     "nobody is connected": (["hold()"] * 2, NOBODY),
     "one is left": (
         ["held = accept(1); hold()", "held = connect(); hold()", "hold()"],
-        "3 processes, 2 worlds: workerpool0-0 and workerpool1-0; workerpool1-1. Th",
+        "3 processes, 2 worlds: workerpool0-0 and workerpool1-0; workerpool1-1. Tr",
     ),
     "each comes to its own host name": (
         ["server = socket.create_server((hosts[rank], port)); held = connect(hosts[rank]), server.accept(); hold()"]

@@ -1,6 +1,6 @@
 """Runs job files locally or on Vertex AI.
 
-The Python API is the function `replicas`, which returns the command and environment variables of each replica. All
+The Python API is the `replicas` function, which returns the command and environment variables of each replica. All
 other features are available only on the command line.
 """
 
@@ -20,8 +20,8 @@ def replicas(
 ) -> "tuple[Replica, ...]":
     """Return the command and environment variables of each replica in a job, starting with the chief.
 
-    This function doesn't start any replicas. For a hyperparameter tuning job, return the replicas of the first trial,
-    including the trial's flags. `address` maps a pool number and a replica index to a host:port string.
+    This function doesn't start any replicas. For a hyperparameter tuning job, return the first trial's replicas, whose
+    commands include the trial's flags. `address` maps a pool number and a replica index to a host:port string.
 
     Raises FaultError if the job file isn't valid. The error message contains one line per error, with the error's
     location and a fix.

@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def run_when_needed(package: str) -> None:
-    """Delay running a package until one of its own names is used. Importing a submodule doesn't run the package.
+    """Delay running a package until one of its own attributes is accessed. Importing a submodule doesn't run it.
 
     `google.cloud.aiplatform_v1` imports the clients of all Vertex AI services, and its `types` package imports all
     message types. Importing only the few message types that a job needs takes 0.1 s and 20 MB instead of 1 s and
@@ -30,7 +30,7 @@ def run_when_needed(package: str) -> None:
     module, run = importlib.util.module_from_spec(spec), spec.loader.exec_module
 
     def load(name: str) -> Any:
-        """Run the package on the first access to one of its own names, or on `import *`."""
+        """Run the package on the first access to one of its own attributes, or on `import *`."""
         if (name.startswith("__") and name != "__all__") or importlib.util.find_spec(f"{package}.{name}"):
             raise AttributeError(name)  # a submodule, which the import system then imports
         del module.__dict__["__getattr__"]

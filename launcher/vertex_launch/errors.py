@@ -20,7 +20,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem in the user's input: its location, its description, and a fix."""
+    """A problem in the user's input, with its location, description, and fix."""
 
     place: str  # such as `workerPoolSpecs[1].machineSpec`; "" for the whole file, or for no file
     fault: str
@@ -65,14 +65,14 @@ def of_file(file: Path | str) -> Iterator[None]:
 
 
 def start(file: Path | str, line: int) -> str:
-    """Return a message prefix that editors can open, such as `jobs/run.yaml:31: `. Omit an unknown line or file."""
+    """Return a clickable message prefix such as `jobs/run.yaml:31: `. If the line or file is unknown, omit it."""
     return f"{file}:{line}: " if file and line else f"{file}: " if file else ""
 
 
 def nearest(word: str, candidates: Iterable[str], least: float = 0.6) -> str:
     """Return the candidate that is most similar to `word`. Ignore case, hyphens, and underscores.
 
-    If the similarity of all candidates is below `least`, on a scale from 0 to 1, return "".
+    If the similarity of every candidate is below `least`, a value from 0 to 1, return "".
     """
     names = {letters(name): name for name in candidates}
     close = difflib.get_close_matches(letters(word), names, n=1, cutoff=least)
@@ -92,9 +92,9 @@ def listed(names: Sequence[str], last: str) -> str:
 
 
 def first(findings: Iterable[Finding]) -> Findings:
-    """Yield the first SHOWN findings, followed by one finding that gives the number of remaining findings.
+    """Yield the first SHOWN findings, followed by one that gives the number of remaining findings.
 
-    Applying this function to its own output doesn't change the output.
+    This function is idempotent.
     """
     iterator = iter(findings)
     yield from islice(iterator, SHOWN)
@@ -133,7 +133,7 @@ def read_text(path: Path) -> str:
 
 
 def letters(word: str) -> str:
-    """Return a name in lowercase, without hyphens and underscores.
+    """Return a name in lowercase without hyphens or underscores.
 
     The returned name is the same for camelCase, snake_case, and gcloud's spelling.
     """
@@ -143,4 +143,4 @@ def letters(word: str) -> str:
 def _other_name(path: Path) -> str:
     siblings = {file.stem: file.name for file in path.parent.glob("[!.]*") if file.is_file()}
     guess = siblings.get(nearest(path.stem, siblings))  # without the extension, which makes names similar
-    return f"did you mean {guess}?" if guess else "check its name and the current folder"
+    return f"did you mean {guess}?" if guess else "check the filename and the current folder"

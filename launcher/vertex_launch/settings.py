@@ -98,7 +98,7 @@ def load(path: Path, environ: Texts | None = None, flags: Texts | None = None) -
 
 
 def require(settings: Settings, *keys: str) -> None:
-    """Raise FaultError if one of these settings has no value. The error message explains how to set the value."""
+    """Raise FaultError if any of these settings has no value. The error message explains how to set the value."""
     if unknown := [key for key in keys if not getattr(settings, key)]:
         cure = 'add --{0}, set VERTEX_{1}, or write {0} = "..." in ' + OWN
         raise FaultError(*(Finding("", f"the {key} isn't set", cure.format(key, key.upper())) for key in unknown))

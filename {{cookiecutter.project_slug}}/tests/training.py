@@ -28,8 +28,8 @@ FLAGS = (
 # Limits for the difference of two runs' losses: in the first ten steps, and later, when rounding grows in each step.
 FIRST, LATER, GROWTH = 1e-5, 1e-4, 10.0
 SUSPECTS = (
-    "in the first steps, the cause may be a mean in losses() or BatchNorm statistics, which each process computes over"
-    " its own part of a batch; in later steps, the cause may be rounding, which grows with a higher --learning-rate"
+    "in the first steps, the cause might be a mean in losses() or BatchNorm statistics, which each process computes"
+    " over its own batch; in later steps, the cause might be rounding, which grows with a higher --learning-rate"
 )
 
 

@@ -1,8 +1,9 @@
 """Declares a run's flags in one dataclass, with one flag per field.
 
-A flag's name is the field's name with dashes. Example: `--global-batch 192 --steps 2000`. The files trainer/data.py and
-trainer/model.py declare the data and model flags. Each strategy's file in trainer/parallel/ declares that strategy's
-flags. If data.py or model.py repeats a field of LoopFlags, the default in that file takes precedence.
+A flag's name is the field's name with dashes instead of underscores. Example: `--global-batch 192 --steps 2000`.
+trainer/data.py and trainer/model.py declare the data and model flags. Each strategy's file in trainer/parallel/
+declares that strategy's flags. If data.py or model.py repeats a field of LoopFlags, the default in that file takes
+precedence.
 """
 
 import math
@@ -103,7 +104,7 @@ class Config(ModelFlags, LoopFlags):
 
 
 def findings(config: Config) -> Iterator[str]:
-    """Yield one error message per invalid value, including the flag's name."""
+    """Yield an error message, with the flag's name, for each invalid value."""
     if "inputs" not in (names := data.Batch._fields):
         yield (
             f"trainer/data.py: Batch has {', '.join(names)}, but not `inputs`;"
@@ -129,7 +130,7 @@ def findings(config: Config) -> Iterator[str]:
 def of_model(config: ModelFlags) -> dict[str, str]:
     """Return the model's own flags.
 
-    The shapes of the weights don't determine all of these flags, such as the number of heads.
+    The weights' shapes don't determine some of these flags, such as the number of heads.
     """
     of_data = {field.name for field in fields(DataFlags)}
     return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}
@@ -150,7 +151,7 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 def due(step: int, config: Config, *intervals: int) -> bool:
-    """Return True if this is the last step or a multiple of any interval."""
+    """Return True if `step` is the last step or a multiple of any interval."""
     return step == config.steps or any(step % interval == 0 for interval in intervals)
 
 

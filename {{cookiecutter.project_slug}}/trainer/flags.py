@@ -27,7 +27,7 @@ def module_in(folder: str) -> Any:
 
 
 def strategies(folder: str = "parallel") -> dict[str, str]:
-    """Map each module in a folder of trainer/ that defines STRATEGY to the first line of its docstring."""
+    """Map each module that defines STRATEGY in a folder of trainer/ to the first line of its docstring."""
     files = {path.stem: path for path in (HERE / folder).glob("[!_]*.py")}
     files |= {path.parent.name: path for path in (HERE / folder).glob("*/__init__.py")}
     sources = {name: files[name].read_text(encoding="utf-8") for name in sorted(files)}
@@ -36,7 +36,7 @@ def strategies(folder: str = "parallel") -> dict[str, str]:
 
 
 def at_least(least: float, flags: object, *names: str, must: str = "") -> Iterator[str]:
-    """Yield a message for each field whose value is below `least` or isn't finite. The value None is always valid."""
+    """Yield a message for each field whose value isn't finite or is less than `least`. None is always valid."""
     must = must or ("0 or more" if least == 0 else f"at least {least}")
     for name in names:
         value = getattr(flags, name)
@@ -45,7 +45,7 @@ def at_least(least: float, flags: object, *names: str, must: str = "") -> Iterat
 
 
 def above_zero(flags: object, *names: str) -> Iterator[str]:
-    """Yield a message for each field whose value isn't above 0 or isn't finite. The value None is always valid."""
+    """Yield a message for each field whose value isn't finite or isn't greater than 0. None is always valid."""
     return at_least(math.ulp(0.0), flags, *names, must="above 0")
 
 

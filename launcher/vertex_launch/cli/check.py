@@ -27,7 +27,7 @@ class CheckOptions(SettingsOptions):
     as_json: Annotated[bool, Parameter("--json", help="Print all findings as one JSON document.")] = False
     strict: Annotated[bool, Parameter(help="Treat warnings as errors.")] = False
     explain: Annotated[
-        bool, Parameter(help="Explain the rules with these CODEs, or list all rules. Job files aren't checked.")
+        bool, Parameter(help="Explain the rules with these CODEs, or list all rules, instead of checking files.")
     ] = False
 
     def act(self) -> None:

@@ -21,7 +21,7 @@ BRIEF_SECONDS = 3.0  # request timeout for shell completion
 
 
 def sent_jobs(asked: CompletionContext) -> list[str]:
-    """Return the names of recent jobs that start with the typed text.
+    """Return the recent job names that start with the typed text.
 
     If the service doesn't respond, return an empty list.
     """
@@ -38,7 +38,7 @@ NamedJob = Annotated[str, Parameter(help=f"{MEANING}.", completer=sent_jobs)]
 class CloudOptions(ProjectOptions):
     """The options that select a project and a region.
 
-    If VERTEX_ENDPOINT is set, commands use the local Vertex at this URL instead of Google Cloud.
+    If VERTEX_ENDPOINT is the URL of a local Vertex, commands use it instead of Google Cloud.
     """
 
     def where(self) -> tuple[Settings, str]:
@@ -64,6 +64,6 @@ class SentJobOptions(CloudOptions):
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:
-        """Yield the service and the selected job. Convert Google Cloud errors as the `cloud` method does."""
+        """Yield the service and the selected job. Convert Google Cloud errors in the same way as the `cloud` method."""
         with self.cloud() as service:
             yield service, jobs.find(service, self.job)

@@ -51,7 +51,7 @@ class EmulateOptions(LocalOptions):
         list[str] | None,
         Parameter(
             metavar="N",
-            help="Maximum number of running replicas (default 16), or REGION=N for one region. Can be repeated.",
+            help="Maximum number of running replicas (default 16). For one region, use REGION=N. Can be repeated.",
         ),
     ] = None
     provision_seconds: Annotated[float, _seconds("until a job's machines are ready.")] = 0
@@ -94,7 +94,7 @@ def capacities(words: Sequence[str]) -> tuple[int, dict[str, int]]:
     for word in words:
         region, _, count = word.rpartition("=")
         if not count.isdecimal() or (not region and int(count) < 1):
-            raise FaultError(f'--capacity: "{word}" is not a number of replicas; use, for example, 16 or us-central1=0')
+            raise FaultError(f'--capacity: "{word}" is not a valid capacity; use a value such as 16 or us-central1=0')
         if region:
             regions[region] = int(count)
         else:

@@ -46,7 +46,7 @@ Wanted = Callable[[Line], object]
 class LogsOptions(SentJobOptions):
     follow: Annotated[bool, Parameter(alias="-f", help="Follow the log until the job ends.")] = False
     since: Annotated[
-        str, Parameter(metavar="TIME", help="Print only lines since this time: 10m, 2h, or 1d ago, or a date and time.")
+        str, Parameter(metavar="TIME", help="Print only lines since a date and time, or since 10m, 2h, or 1d ago.")
     ] = ""
     replica: Annotated[
         str, Parameter(metavar="NAME", help="Print only the lines of this replica, such as workerpool0-0.")
@@ -112,7 +112,9 @@ def earliest(text: str, now: datetime) -> datetime | None:
             return now - timedelta(**{UNITS[ago[2]]: int(ago[1])})
         return datetime.fromisoformat(text).astimezone() if text else None
     except (ValueError, OverflowError):
-        raise FaultError(f"--since {text} isn't a valid time; use 10m, 2h, 1d, or 2026-11-23T12:30") from None
+        raise FaultError(
+            f"--since {text} isn't a valid time; use a value such as 10m, 2h, 1d, or 2026-11-23T12:30"
+        ) from None
 
 
 def follow_to_end(
@@ -120,7 +122,7 @@ def follow_to_end(
 ) -> int:
     """Print a job's events until it ends, and return the exit code for its final state.
 
-    If the user presses Ctrl-C, the job continues, and this function prints the command for following it again. If
+    If the user presses Ctrl-C, the job continues, and this function prints the command to follow it again. If
     `as_json` is true, print only JSON lines to stdout, and print all other output to stderr.
     """
     job: Resource = {"name": name}
@@ -174,9 +176,9 @@ def print_line(line: Line, job: Resource, as_json: bool) -> None:
 
 
 class Screen(Progress):
-    """The terminal output: log lines, with a progress bar below them.
+    """The terminal output, which consists of log lines and a progress bar below them.
 
-    Before the first step, the job's state, wait time, and run time replace the progress bar.
+    Until the first step, the job's state, wait time, and run time appear instead of the progress bar.
     """
 
     def __init__(self, output: Console, as_json: bool) -> None:
@@ -193,7 +195,7 @@ class Screen(Progress):
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
     def move(self, steps: events.Steps, cost: str) -> None:
-        """Update the progress bar. If `steps` doesn't contain a metric, keep showing the previous metric."""
+        """Update the progress bar. If `steps` doesn't contain a metric, keep showing the previous one."""
         metric = steps.metric or (self.tasks[0].fields["metric"] if self.tasks else "")
         bar: dict[str, Any] = {"completed": steps.done, "total": steps.total, "metric": metric, "cost": cost}
         self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)

@@ -1,8 +1,8 @@
 """The `image`, `lock`, and `package` commands, which build an image, lock package versions, and build a package.
 
 The `image` command builds the image on this machine or with Cloud Build. For a pythonPackageSpec, the `package` command
-builds the source distribution that Google's images install. The folder's pyproject.toml defines the contents of the
-package, and setuptools builds it.
+builds the source distribution that Google's images install. The folder's pyproject.toml defines the package contents,
+and setuptools builds the package.
 """
 
 import importlib.util
@@ -36,9 +36,7 @@ from vertex_launch.rules.containers import OF_REDUCERS
 from vertex_launch.settings import require
 
 KINDS = ("cpu", "push", "cloud")
-HELP = (
-    "cpu, push, cloud, or docker build options without spaces, such as --no-cache. Put other options after a lone --."
-)
+HELP = "cpu, push, cloud, or docker build options without spaces, such as --no-cache. Other options go after a lone --."
 NO_ENGINE = "neither docker nor podman is installed on this machine; to build with Cloud Build, add the argument cloud"
 NO_KIND = "{} isn't cpu, push, or cloud; put docker build options after a lone --, as in -- --build-arg A=1"
 
@@ -170,7 +168,7 @@ class PackageOptions(StandIns):
         require(settings, "bucket")
         made = pack(self.folder, DIST)
         copy = place(made, settings.bucket, state_dir().buckets)
-        console.print(f"packed {shown(made.file)}, and copied it to {shown(copy)} for the local Vertex")
+        console.print(f"packed {shown(made.file)} and copied it to {shown(copy)} for the local Vertex")
         console.print(f"upload it: gcloud storage cp {shown(made.file)} {made.address(settings.bucket)}")
 
 

@@ -88,7 +88,7 @@ class StatusOptions(SentJobOptions):
 
 
 def details(job: Resource, service: Service) -> Iterator[tuple[str, str]]:
-    """Yield the name and value of each line that the `status` command prints below the headline."""
+    """Yield the name and value of each line that the `status` command prints below the status line."""
     spec = run_spec(job)
     yield kind(job).rpartition(" ")[2], job["name"]
     for index, pool in enumerate(spec.get("workerPoolSpecs", ())):
@@ -117,7 +117,7 @@ class CostOptions(SentJobOptions):
             return
         console.print(headline(job, service))
         print_table(table_of_cost(cost))
-        console.print(f"{price.certainty}: {price.source}; the billed amount may differ")
+        console.print(f"{price.certainty}: {price.source}; the billed amount might differ")
 
 
 def table_of_cost(cost: Cost) -> Table:

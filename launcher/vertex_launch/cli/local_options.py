@@ -33,7 +33,7 @@ class LocalOptions(SettingsOptions):
     def context(self, options: Options) -> Context:
         """Return the state folder, settings, and options for jobs on this machine.
 
-        Print a warning for each variable that replicas should receive but that isn't set in your shell.
+        Print a warning for each environment variable that replicas should receive but the user's shell doesn't set.
         """
         settings = passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, settings.env):

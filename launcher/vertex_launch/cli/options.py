@@ -16,7 +16,7 @@ SETTINGS = Path("vertex.toml")
 STATE_DIR = "VERTEX_STATE_DIR"
 UNITS = {"s": 1, "m": 60, "h": 3600}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)([smh])")
-STATE = f"Folder for the local Vertex's state (default {StateDir.folder}). You can also set {STATE_DIR}."
+STATE = f"Folder for the local Vertex's state (default {StateDir.folder}). You can also set the variable {STATE_DIR}."
 
 JobFile = Annotated[Path, Parameter(help="A job file.")]
 StateFolder = Annotated[Path, Parameter(show_default=False, help=STATE)]
@@ -37,7 +37,7 @@ def seconds(_: type, words: Sequence[Any]) -> float:
     """Convert a duration such as 90s, 20m, or 1.5h to seconds. Raises ValueError if the duration isn't valid."""
     text = words[0].value
     if not (match := DURATION.fullmatch(text)):
-        raise ValueError(f'"{text}" is not a duration; use, for example, 90s, 20m, or 1.5h')
+        raise ValueError(f'"{text}" is not a valid duration; use a value such as 90s, 20m, or 1.5h')
     return float(match[1]) * UNITS[match[2]]
 
 

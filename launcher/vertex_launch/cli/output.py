@@ -24,7 +24,7 @@ WIDEST = 200  # columns
 
 
 class Lasting(Console):
-    """A console that stops printing if its output pipe is closed. The exit code of the command stays the same."""
+    """A console that stops printing if its output pipe is closed. A closed pipe doesn't affect the exit code."""
 
     def on_broken_pipe(self) -> None:
         with contextlib.suppress(SystemExit):
@@ -65,7 +65,7 @@ def print_table(table: Table) -> None:
 
 
 def warn_of_age(catalog: Catalog) -> None:
-    """Print a warning if the facts about Vertex AI that the rules use are outdated."""
+    """Print a warning if the rules use outdated facts about Vertex AI."""
     if old := checks.facts_notice(catalog, date.today()):
         complain(old, style="yellow")
 

@@ -35,17 +35,17 @@ class PlanOptions(SettingsOptions):
         float | None, Parameter(help="Bytes of gradient data to all-reduce per step. Overrides the trainer's value.")
     ] = None
     step_seconds: Annotated[
-        float | None, Parameter(help="Measured compute time of a step in seconds, excluding communication.")
+        float | None, Parameter(help="Measured compute time per step, in seconds, excluding communication.")
     ] = None
     run: Annotated[
         Path | None,
-        Parameter(help="Output folder of a run on one machine of the same type. The plan uses that run's speed."),
+        Parameter(help="Output folder of a run on one machine of the same type. The plan uses the speed of that run."),
     ] = None
     mfu: Annotated[
         float, Parameter(help="Expected fraction of peak FLOPS, from 0.01 to 1. A measured speed overrides it.")
     ] = MFU
     chart: Annotated[Path | None, Parameter(help="Save a chart for 1 to 1,024 machines as a .png or .svg file.")] = None
-    apply: Annotated[bool, Parameter(help="Write the recommended reducers to the job file if they can help.")] = False
+    apply: Annotated[bool, Parameter(help="If reducers can help, set the recommended number in the job file.")] = False
     json: Annotated[bool, Parameter(help="Print one JSON document instead of tables.")] = False
 
     def act(self) -> None:
@@ -85,7 +85,7 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
-    """Return messages about contradictory options. A message's value is true if its options contradict each other."""
+    """Return error messages about contradictory options, each mapped to whether it applies."""
     count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
@@ -102,7 +102,7 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
 
 
 def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Needs:
-    """Plan a job. If the trainer can't be described or a machine is unknown, the plan excludes memory and time."""
+    """Plan a job. If the trainer's workload or a machine type is unknown, the plan excludes memory and time."""
     work, missing = None, ""
     if wanted.gradient_bytes is None:
         try:

@@ -72,7 +72,7 @@ def program_of(command: str) -> tuple[str, ...]:
 def request_of(path: Path) -> dict[str, Any]:
     """Return the prediction request from a file that contains {"instances": [...]} or only the list of instances.
 
-    Raises FaultError if the file can't be read or contains anything else.
+    Raises FaultError if the file can't be read or has a different format.
     """
     try:
         content = json.loads(sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes())

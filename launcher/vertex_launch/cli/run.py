@@ -1,4 +1,4 @@
-"""The `run` command, which runs a job file in the local Vertex without starting the service."""
+"""The `run` command, which runs a job file locally without starting a local Vertex server."""
 
 import os
 import shlex
@@ -45,10 +45,10 @@ class RunOptions(LocalOptions):
         int | None, Parameter(validator=Number(gte=1), help="Maximum number of replicas that train.")
     ] = None
     fresh: Annotated[
-        bool, Parameter(FRESH, help="First empty the job's output folder, and discard a tuning job's trials.")
+        bool, Parameter(FRESH, help="Start over with an empty output folder, and discard a tuning job's trials.")
     ] = False
     containers: Annotated[bool, Parameter(help="Run the container images with Docker or Podman.")] = False
-    restarts: Annotated[bool, Parameter(help="Restart the job after a failure, like the service.")] = False
+    restarts: Annotated[bool, Parameter(help="Restart the job after a failure, as Vertex AI does.")] = False
 
     def act(self) -> None:
         client = containers.client() if self.containers else ""
@@ -63,7 +63,7 @@ class RunOptions(LocalOptions):
             refuse_unknown_flags(whole, job, context.settings)
         if job.spec.enable_web_access:
             notice = (
-                f"enableWebAccess: `run` doesn't provide shells in replicas; for shells, use {program.NAME} emulate"
+                f"enableWebAccess: `run` doesn't provide shells in replicas; to open shells, use {program.NAME} emulate"
             )
             complain(notice, style="yellow")
         if isinstance(loaded, TuningJob):
@@ -143,7 +143,7 @@ def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[
     same = command(argv, environ)
     folder = output_folder(job, state_dir)
     if folder is None:
-        return f"the job doesn't set an output folder, so it can't resume; start from the first step with: {same}"
+        return f"the job doesn't set an output folder, so it can't resume; to start over, run: {same}"
     if all(path.name == "lease" for path in (folder / "checkpoints").glob("*")):
         return f"no checkpoint exists yet; start the job again with: {same}"
     return f"resume with: {same}"

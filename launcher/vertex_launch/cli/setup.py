@@ -101,7 +101,7 @@ def take(steps: list[Step]) -> None:
 
 
 def show_quotas(new: Settings) -> None:
-    """For each quota, print whether it is large enough for the job that needs the most of it.
+    """For each quota, print whether it is large enough for the job with the highest demand.
 
     Quotas that gcloud can't read are skipped.
     """

@@ -94,7 +94,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
             yield from zip(approved(path, *regions), regions, strict=True)
 
     def spell(self, places: Sequence[tuple[Job | TuningJob, Settings]], own: Mapping[str, str]) -> None:
-        """Print the job's request for gcloud, curl, or Python. Raises FaultError if there are several requests."""
+        """Print the API request as gcloud, curl, or Python code. Raises FaultError if there are several requests."""
         if len(places) > 1:
             raise FaultError("--print: only one request can be printed; remove --or, and specify only one region")
         ((job, settings),) = places
@@ -136,7 +136,7 @@ def question(offers: Sequence[Offer], wait: float | None) -> str:
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
-    """Submit the jobs one by one until one starts, and return its service and name.
+    """Submit the jobs one by one until one starts, and return this job's service and name.
 
     A job that doesn't start is canceled before the next job is submitted. If none of the jobs starts, exit. If the
     user presses Ctrl-C, the submitted job continues.
@@ -159,7 +159,7 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
 
 
 def starts(one: Offer, name: str, wait: float) -> bool:
-    """Return whether a submitted job starts in time. If the job doesn't start, cancel it and print its state."""
+    """Return whether a submitted job starts within `wait` seconds. If it doesn't, cancel it and print its state."""
     service = one.service
     try:
         job = jobs.wait(service, name, lambda job: state(job) not in jobs.WAITING, wait)

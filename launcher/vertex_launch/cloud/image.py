@@ -24,7 +24,7 @@ SECONDS = 7200  # build timeout in Cloud Build
 
 @dataclass(frozen=True)
 class Build:
-    """An image build: the names of the image, and the `docker build` arguments without the build context."""
+    """The names of an image to build, and the `docker build` arguments, excluding the build context."""
 
     names: tuple[str, ...]
     words: tuple[str, ...]

@@ -134,7 +134,7 @@ def _resource_names(service: Service, word: str) -> list[str]:
 
 
 def found_no_machines(job: Resource) -> bool:
-    """Return whether a job is still waiting for machines, or ended because no machines were available."""
+    """Return whether a job is still waiting for machines or ended because none were available."""
     waits = state(job) in (*WAITING, "EXPIRED")
     return waits or ("startTime" not in job and job.get("error", {}).get("code") in NO_MACHINES)
 
@@ -149,7 +149,7 @@ def withdraw(service: Service, name: str) -> Resource:
         service.cancel(name)
     job = wait(service, name, lambda job: state(job) in ENDED, CANCEL_SECONDS)
     if state(job) not in ENDED:
-        fault = f"the job was canceled, but its state after {CANCEL_SECONDS:g} s is {state(job) or 'unknown'}"
+        fault = f"the job was asked to stop, but after {CANCEL_SECONDS:g} s, its state is {state(job) or 'unknown'}"
         raise FaultError(f"{name}: {fault}. The job wasn't submitted again, because the first job might exist")
     return job
 
@@ -177,7 +177,7 @@ def _without_made(jobs: Iterable[Resource], makers: Iterable[Resource]) -> Itera
 
 
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
-    """Return the cost of a job so far. If the price of one of the job's machines is unknown, return None."""
+    """Return the cost of a job so far. If any of the job's machines has an unknown price, return None."""
     spec = CustomJobSpec()
     with contextlib.suppress(json_format.ParseError):  # a pipeline's inputs may not be a CustomJobSpec
         # A field that is newer than this package doesn't affect the cost.

@@ -46,7 +46,7 @@ class Line:
 
 
 class Log:
-    """The log of a job or of one replica, from a start time or from the job's creation.
+    """The log of a job or one of its replicas, beginning at a given time or at the job's creation.
 
     The log includes lines that arrive late.
 
@@ -79,7 +79,7 @@ class Log:
             self._forget(since)
 
     def _forget(self, since: datetime | None) -> None:
-        """Move the start of the next request to shortly before the newest line, and discard the IDs of older lines.
+        """Set the next request's start time to shortly before the newest line, and discard the IDs of older lines.
 
         The next request overlaps with this one, because lines from other machines might arrive late.
         """

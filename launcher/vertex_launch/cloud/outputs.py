@@ -37,7 +37,7 @@ def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple
     """Copy a job's model into a new folder. For each copied file, yield its name and its size in bytes.
 
     The folder is created only after all files have been copied. The checksum of each file is verified.
-    Raises FaultError if the model is missing or the folder exists, and OSError if the folder can't be written.
+    Raises FaultError if the model is missing or the folder already exists, and OSError if the folder can't be written.
     """
     if target.exists():
         raise FaultError(f"{target}: this folder already exists; remove it, or use --to to specify a different one")

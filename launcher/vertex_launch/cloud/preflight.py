@@ -1,4 +1,4 @@
-"""Checks a job's images, quotas, bucket, and output folder before it's submitted."""
+"""Checks the images, quotas, bucket, and output folder of a job before it's submitted."""
 
 import contextlib
 import hashlib
@@ -91,7 +91,7 @@ def _folder(job: Job | TuningJob, service: Service) -> tuple[str, list[Finding]]
         cure = f"create it: gcloud storage buckets create gs://{bucket} {where} --uniform-bucket-level-access"
         findings += [] if service.endpoint else [Finding(OUTPUT, f"the bucket {bucket} doesn't exist", cure)]
     except Forbidden as error:
-        cure = "make sure that the job's account can write to this folder: roles/storage.objectAdmin"
+        cure = "make sure that the job's service account has roles/storage.objectAdmin on the bucket"
         findings.append(warning(OUTPUT, f"you can't read the output folder ({message_of(error)})", cure))
     return folder, findings
 
@@ -129,7 +129,7 @@ def _image(name: str, service: Service) -> Image | None:
     """Return the image that a name currently refers to.
 
     If the image isn't in a user's Artifact Registry repository, return None. Raises NotFound if the image doesn't
-    exist. Raises a different GoogleAPICallError, or NoAnswerError, if the image can't be read.
+    exist. Raises GoogleAPICallError or NoAnswerError if the image can't be read for another reason.
     Source: OCI Distribution Specification 1.1, "Pulling manifests". The registry accepts Google access tokens.
     """
     parts = ADDRESS.fullmatch(name)
@@ -162,11 +162,11 @@ def _labels(document: bytes, repository: str, service: Service) -> Resource:
 
 
 def _of_image(image: Image, place: str, revision: str, reduced: object) -> Findings:
-    """Yield a warning if the image's code differs from the code in this folder, or if its NCCL can't use reducers."""
+    """Yield a warning if an image's code differs from this folder's code, or if the image's NCCL can't use reducers."""
     built = image.revision.removesuffix("-dirty")
     if revision and built not in ("", revision):
         fault = f"the image was built from revision {built}, but this folder is at {revision}"
-        yield warning(place, fault, "build and push the image again, unless you want to use the image's revision")
+        yield warning(place, fault, "to use this folder's revision, build and push the image again")
     if reduced and "idle" in image.reducers:
         fault, _, cure = image.reducers.partition("; ")
         yield warning(place, fault, cure)

@@ -7,7 +7,7 @@ SECONDS = 10.0  # timeout for git, whose repository may be on a slow network dri
 
 
 def labels(folder: Path) -> dict[str, str]:
-    """Return the label `git-revision`. If files have uncommitted changes, also return the label `git-dirty`.
+    """Return the `git-revision` label. If files have uncommitted changes, also return the `git-dirty` label.
 
     Outside a Git repository, return an empty dictionary.
     """

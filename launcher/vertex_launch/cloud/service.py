@@ -33,7 +33,7 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """A client of the service for one region of one project.
+    """A client of the service for one project and region.
 
     Methods raise google.api_core.exceptions.GoogleAPICallError if the service rejects the request. Methods raise
     NoAnswerError if the response is missing or unusable, and google.auth.exceptions.GoogleAuthError if the
@@ -69,7 +69,7 @@ class Service:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
     def objects(self, bucket: str, **query: str) -> Iterator[Resource]:
-        """Yield the objects of a bucket in order. Read at most MOST_PAGES pages of results.
+        """Yield the objects of a bucket, ordered by name. Read at most MOST_PAGES pages of results.
 
         Source: Cloud Storage JSON API, Objects: list.
         """

@@ -86,7 +86,7 @@ def steps(settings: Settings, you: str, policy: Path, budget: float = 0, billing
 
 
 def _bucket_differs(answer: Any, settings: Settings) -> Iterator[str]:
-    """Yield the differences between an existing bucket and the bucket that `setup` would create.
+    """Yield the differences between an existing bucket and the one that `setup` would create.
 
     The existing bucket isn't changed.
     """
@@ -139,7 +139,7 @@ def _account(settings: Settings, you: str) -> Iterator[Step]:
         yield Step(f"account {who}", (*accounts, "describe", who, project), make)
     yield _binding("jobs can write to the bucket", buckets, bucket, member, "roles/storage.objectAdmin")
     yield _binding("jobs can write to the log", whole, settings.project, member, "roles/logging.logWriter")
-    yield _binding("you can run jobs as the account", accounts, who, you, "roles/iam.serviceAccountUser", project)
+    yield _binding("you can act as the service account", accounts, who, you, "roles/iam.serviceAccountUser", project)
     yield _binding("you can submit jobs", whole, settings.project, you, "roles/aiplatform.user")
     yield _binding("you can read job logs", whole, settings.project, you, "roles/logging.viewer")
     yield _binding("you can read job output", buckets, bucket, you, "roles/storage.objectViewer")
@@ -169,7 +169,7 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
 
 
 def look(step: Step) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a step is done, and how an existing resource differs from the resource that `setup` creates.
+    """Return whether a step is done, and how an existing resource differs from the one that `setup` creates.
 
     Raises FaultError if gcloud fails.
     """
@@ -194,7 +194,7 @@ def take(line: Line) -> None:
 
 
 def _is_absent(error: str) -> bool:
-    """Return whether an error means that the resource doesn't exist, or that its service isn't enabled yet."""
+    """Return whether an error means that the resource doesn't exist or that its service isn't enabled yet."""
     return bool(ABSENT.search(error) or DISABLED.search(error))
 
 
@@ -244,7 +244,7 @@ def renamed(old: Settings, new: Settings) -> Settings:
 def changed(path: Path, jobs: Path, old: Settings, new: Settings) -> Iterator[tuple[Path, str]]:
     """Yield the path and the new text of each file that must change. Comments and the order of lines are preserved.
 
-    Raises FaultError before yielding any file if this function can't change vertex.toml.
+    Raises FaultError before yielding any file if vertex.toml can't be changed.
     """
     before = {file: read_text(file) if file.exists() else "" for file in (path, *sorted(jobs.glob("*.yaml")))}
     after = {file: _job(text, old, new) for file, text in before.items()} | {path: _toml(path, before[path], old, new)}

@@ -59,7 +59,7 @@ class Request:
 
     @property
     def label(self) -> str:
-        """The label that identifies the job of this request, in the form submission=ID."""
+        """The label that identifies this request's job, in the form submission=ID."""
         return f"{SUBMISSION}={self.resource['labels'][SUBMISSION]}"
 
 
@@ -88,8 +88,8 @@ def request(
 ) -> Request:
     """Return the API request that creates a job. The request pins `images` by digest.
 
-    The job gets an image label, and a unique label that identifies it if the response is lost. `labels` are
-    additional labels, such as the revision. These labels override labels in the job file. Labels in the job file
+    In addition to an image label, the job gets a unique label, which identifies it if the response is lost. `labels`
+    are additional labels, such as the revision. These labels override labels in the job file. Labels in the job file
     override labels in vertex.toml. Raises FaultError if there are too many labels.
     """
     spec = _spec(job, settings, images)
@@ -143,7 +143,7 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
         return f"it's unknown whether the job was created ({message_of(error)}); {look}"
     except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):
         return f"it's unknown whether the job was created; {look}"
-    return f"the service doesn't have this job; if the request arrives later, {look}"
+    return f"the job doesn't exist; if the request arrives later, {look}"
 
 
 def _name(request: Request, service: Service) -> str:

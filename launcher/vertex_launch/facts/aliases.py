@@ -1,9 +1,9 @@
-"""Suggestions for names of hardware, strategies, and regions that Vertex AI doesn't use.
+"""Suggestions for replacing hardware, strategy, and region names that Vertex AI doesn't recognize.
 
 Users enter names that NVIDIA, Compute Engine, Kubernetes, or other clouds use, such as L4, nvidia-h100-80gb, v5litepod,
 or a2-ultra. Because hardware names differ only in a model or a number, the most similar name often belongs to a
 different machine. Therefore, a suggested name always contains the model that the user entered. If Vertex AI doesn't
-offer the model, this module doesn't suggest a different model.
+offer the model, this module doesn't suggest a different one.
 """
 
 import re
@@ -67,7 +67,7 @@ def machine_cure(word: str, catalog: Catalog) -> str:
 def machine_types(word: str, catalog: Catalog) -> list[str]:
     """Return the machine types that the user's input might refer to.
 
-    The input can be an inexact machine type name or the name of an accelerator.
+    The input can be an approximate machine type name or an accelerator name.
     """
     machines = catalog.machines.values()
     families = sorted({one.family for one in machines}, key=len, reverse=True)

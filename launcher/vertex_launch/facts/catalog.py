@@ -43,7 +43,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine type. If Google doesn't publish a value, the value is 0."""
+    """A machine type. A field is 0 if Google doesn't publish its value."""
 
     name: str
     vcpus: int
@@ -64,7 +64,7 @@ class Machine:
 
     @property
     def needs_gpus(self) -> bool:
-        """True if the machine always has GPUs. Only N1 machines can run either with or without GPUs."""
+        """True if the machine always has GPUs. Only N1 machines can run both with and without GPUs."""
         return bool(self.gpus) and self.family != "n1"
 
 
@@ -144,7 +144,7 @@ class Catalog:
         return machine.certainty if documented or network.cap(machine, accelerator, count) is None else "uncertain"
 
     def price(self, machine_type: str, accelerator: str = "", count: int = 0) -> Price | None:
-        """Return the hourly price of one machine with its GPUs. Return None if any part's price is unknown."""
+        """Return the hourly price of one machine with its GPUs. Return None if the machine or GPU price is unknown."""
         machine, gpu = self.machine(machine_type), self.accelerators.get(accelerator)
         parts = [(1, machine.price if machine else None)]
         if machine and count and not machine.needs_gpus:
@@ -163,9 +163,9 @@ class Catalog:
 
 
 def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
-    """Return the total price of all parts, with the lowest certainty of any part.
+    """Return the total price of all parts, with the lowest certainty among them.
 
-    Return None if there are no parts, or if the price of a part is unknown.
+    Return None if `parts` is empty or contains an unknown price.
     """
     priced = [(count, price) for count, price in parts if price]
     if len(priced) < len(parts) or not priced:
@@ -176,7 +176,7 @@ def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
 
 
 def reducers_needed(worker_count: int, worker_gbps: float, reducer_gbps: float) -> int:
-    """Return the smallest number of reducers that together have at least the bandwidth of the workers.
+    """Return the smallest number of reducers whose total bandwidth is at least that of the workers.
 
     Example: 5 workers with 100 Gbit/s each need 5 x 100 / 32 = 15.6, rounded up to 16 reducers with 32 Gbit/s each.
     Source: Vertex AI, "Distributed training", Reduction Server.
@@ -201,7 +201,7 @@ def standard() -> Catalog:
 
 
 def _typed(kind: Any, value: Any) -> Any:
-    """Convert a YAML value to a type. For a dataclass, ignore keys that aren't fields of the dataclass."""
+    """Convert a YAML value to a Python type. If the type is a dataclass, ignore keys that aren't its fields."""
     inner = get_args(kind) or (Any, Any)
     if isinstance(value, dict) and isinstance(kind, type) and is_dataclass(kind):
         return kind(**{one.name: _typed(one.type, value[one.name]) for one in fields(kind) if one.name in value})
@@ -217,7 +217,7 @@ def _typed(kind: Any, value: Any) -> Any:
 def with_own(catalog: Catalog, machines: Mapping[str, Mapping[str, Any]], prices: Mapping[str, float]) -> Catalog:
     """Return the catalog with the user's machine types and hourly prices.
 
-    A user's machine type can override individual fields of a machine type in the catalog.
+    A user's machine type can override individual fields of one in the catalog.
     """
     own = {name: Price(usd, "documented", OWN) for name, usd in prices.items()}
     merged = dict(catalog.machines)
@@ -233,7 +233,7 @@ def _priced(entries: Mapping[str, Entry], prices: Mapping[str, Price]) -> dict[s
 
 
 def _listed(prices: Mapping[str, Any], row: Mapping[str, Any]) -> Price | None:
-    """Return the price that Vertex AI bills for a GPU or a machine without GPUs.
+    """Return the hourly price that Vertex AI bills for a GPU, or for a machine excluding its GPUs.
 
     Return None if the resource doesn't have a list price.
     """

@@ -1,8 +1,8 @@
-"""Validation of display names and labels. Google breaks down bills by the labels of jobs and other resources.
+"""Validation of display names and labels. Google breaks down charges by the labels of jobs and other resources.
 
 A resource can have at most 64 labels. Keys and values consist of lowercase letters, digits, hyphens, and underscores.
-Each has fewer than 64 characters and 128 bytes. A key begins with a letter or a digit. Keys and values can contain
-international characters.
+Each must be shorter than 64 characters and 128 bytes. A key begins with a letter or a digit. Keys and values can
+contain international characters.
 Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022; google-cloud-aiplatform 2.7.0.
 """
 
@@ -47,7 +47,7 @@ def of_label(key: str, value: str, place: str = "labels", place_of_value: str = 
     If `place_of_value` is "", findings about the value use `place`.
     """
     if not (KEY.fullmatch(key) and _is_small(key)):
-        yield Finding(place, f'"{key}" isn\'t a valid label key', f"begin with a letter or a digit and {CURE}")
+        yield Finding(place, f'"{key}" isn\'t a valid label key', f"begin with a letter or a digit, and {CURE}")
     if not (VALUE.fullmatch(value) and _is_small(value)):
         yield Finding(place_of_value or place, f'"{value}" isn\'t a valid label value', CURE)
 
@@ -59,7 +59,7 @@ def _is_small(text: str) -> bool:
 def too_many(labels: Mapping[str, object]) -> Findings:
     """Yield a finding if there are more labels than a resource can have."""
     if len(labels) > MOST:
-        cure = f"keep at most {MOST} labels, including up to four labels that the submit command sets"
+        cure = f"keep at most {MOST} labels, up to four of which the `submit` command sets"
         yield Finding("labels", f"a job can't have {len(labels)} labels", cure)
 
 

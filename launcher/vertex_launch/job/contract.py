@@ -42,7 +42,7 @@ Additions = Callable[[str], Mapping[str, str]]  # name of a replica -> additiona
 
 @dataclass(frozen=True)
 class Replica:
-    """A replica of a job. If the command is empty, the replica runs the image's own, unknown entry point."""
+    """A replica of a job. If the command is empty, the replica runs the image's entry point, which is unknown."""
 
     pool: int
     index: int
@@ -108,7 +108,7 @@ def replicas(
 def project_number(project: str) -> str:
     """Return the project number that the local Vertex assigns to a project ID.
 
-    A project ID has the same number in every run. If `project` is already a number, return it unchanged.
+    The number assigned to a project ID is the same in every run. If `project` is already a number, return it unchanged.
     """
     digest = int(hashlib.sha256(project.encode()).hexdigest(), 16)
     return project if project.isdigit() else str(10 ** (DIGITS - 1) + digest % (9 * 10 ** (DIGITS - 1)))
@@ -188,7 +188,7 @@ def _program(pool: Pool) -> tuple[str, ...]:
 
 
 def _same_for_all(job: Job, job_id: str, trial: str) -> dict[str, str]:
-    """Return the environment variables that are the same in all replicas. Each tuning trial has its own folders."""
+    """Return the environment variables that are the same in all replicas. Each trial has its own output folders."""
     env = {"CLOUD_ML_JOB_ID": job_id}
     if trial:
         env["CLOUD_ML_TRIAL_ID"] = trial

@@ -56,8 +56,8 @@ def fault(resource: Resource) -> str:
 def custom_jobs(resource: Resource) -> list[str]:
     """Return the names of the jobs that a job runs.
 
-    A custom job runs itself, a training pipeline runs a custom or tuning job, and a tuning job runs a custom job for
-    each trial.
+    A training pipeline runs a custom or tuning job, and a tuning job runs a custom job for each trial. For a custom
+    job, return only its own name.
     """
     own = resource["name"] if collection_of(resource["name"]) == "customJobs" else ""
     made = [trial.get("customJob", "") for trial in resource.get("trials", ())]
@@ -157,16 +157,16 @@ def final_metrics(trial: Resource) -> dict[str, float]:
 
 
 def same_result(search: Resource) -> str:
-    """Return a warning if all trials measured the same value with different parameters. Otherwise, return ""."""
+    """Return a warning if all trials reported the same value with different parameters. Otherwise, return ""."""
     ended = [trial for trial in trials(search) if trial["metrics"]]
     alike = [key for key in ("parameters", "metrics") if all(trial[key] == ended[0][key] for trial in ended)]
     if alike != ["metrics"]:
         return ""
     metric, value = next(iter(ended[0]["metrics"].items()))
     return (
-        f"all {len(ended)} trials measured exactly the same {metric}, {value}. "
+        f"all {len(ended)} trials reported exactly the same {metric}, {value}. "
         'The trial flags might not reach the program. If bash -c runs a script, write "$@" in the script, and '
-        "after the script, add an argument such as _ to set $0. Otherwise, check sys.argv"
+        "after the script, add a placeholder such as _ for $0. Otherwise, check sys.argv"
     )
 
 

@@ -1,4 +1,4 @@
-"""The JSON Schema of job files. Editors use this schema to complete and explain keys and to underline errors.
+"""The JSON Schema for job files. Editors use this schema to complete and explain keys and to underline errors.
 
 The schema is generated from the same descriptors that proto_validation.py uses. As far as JSON Schema allows, the
 schema accepts the same documents as proto_validation.py. The schema is stricter only for enums, because it rejects
@@ -103,7 +103,7 @@ def _scalars() -> Schema:
 def _descriptions(message: Descriptor) -> dict[str, Schema]:
     """Return descriptions of fields, keyed by field name.
 
-    A field's description is the first paragraph about the field in Google's docstring.
+    A field's description is the first paragraph about it in Google's docstring.
     """
     if not message.full_name.startswith(proto.PACKAGE):
         return {}

@@ -1,7 +1,7 @@
 """The lease of an output folder, which identifies the job that writes to it.
 
 The template's trainer acquires a lease, and other trainers can acquire one, too. If a folder doesn't contain a lease,
-the launcher treats the folder as free. launcher/docs/events.md describes the files of a lease.
+the launcher treats it as free. launcher/docs/events.md describes the files of a lease.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
     Args:
         below: The glob pattern of the subfolders to check. The pattern `**/` selects the output folder and all
             of its subfolders.
-        seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew it within
-            this time, `in_use` treats the job as ended.
+        seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew its lease
+            in time, `in_use` treats the job as ended.
     """
     for file in sorted(output.glob(f"{below}{FOLDER}*.json")):
         with contextlib.suppress(*NONE):
@@ -89,7 +89,7 @@ def _is_renewed(file: Path, seconds: float) -> bool:
 
 
 def machine(stream: IO[bytes]) -> str:
-    """Return an ID of the machine and the file system for which a lock on this file is valid."""
+    """Return an ID for the machine and file system on which a lock on this file is valid."""
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
 

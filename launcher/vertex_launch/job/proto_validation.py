@@ -165,7 +165,7 @@ def relaxed(value: Any, message: Descriptor) -> Any:
 
 
 def _relaxed_field(value: Any, field: FieldDescriptor) -> Any:
-    """Apply `relaxed` to the messages in a field. Maps and messages with a special form in JSON aren't changed."""
+    """Apply `relaxed` to the messages in a field. Don't change maps or messages whose JSON form is special."""
     message = None if is_map(field) else message_in(field)
     if message is None:
         return value
@@ -280,7 +280,7 @@ def _written(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as text for a message.
+    """Return a value as text for an error message.
 
     Put text in quotes, and write other scalars as they appear in the user's document. For a list or a mapping, return
     only the value's kind.

@@ -1,6 +1,6 @@
 """A strict parser for job files in YAML or JSON.
 
-For a valid job file, the parser returns an API message. Otherwise, it reports all errors together.
+For a valid job file, the parser returns an API message. For an invalid job file, it reports all errors together.
 
 A job file is a file that gcloud accepts as --config, with keys in camelCase. A job file contains a CustomJobSpec
 (`gcloud ai custom-jobs create`) or a complete HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). Unlike this
@@ -164,7 +164,7 @@ class TuningJob:
 
 
 def trial(job: Job | TuningJob) -> Job:
-    """Return a trial's job if this is a tuning job. Otherwise, return the job unchanged."""
+    """Return the job that each trial of a tuning job runs. Return any other job unchanged."""
     return job.trial_job if isinstance(job, TuningJob) else job
 
 
@@ -205,7 +205,7 @@ def read(document: Any, kind: type[M]) -> M:
 def _drop_empty(message: Any) -> None:
     """Clear each submessage that has no values.
 
-    For example, an encryptionSpec of {} is equivalent to a missing encryptionSpec. The items of a list are never
+    For example, an encryptionSpec of {} is equivalent to a missing one. The items of a list are never
     cleared. Don't clear submessages in a oneof or a RaySpec, because their presence is meaningful. For example, an
     empty RaySpec requests a Ray cluster.
     """

@@ -228,7 +228,7 @@ _Loader.add_implicit_resolver(f"{TAG}float", EXPONENT, list("-+0123456789"))
 def _merged(node: MappingNode) -> dict[str, tuple[Node, Node]]:
     """Return a mapping's key and value nodes, including merged ones, keyed by name.
 
-    A mapping's own keys override merged ones. If several merged mappings contain a key, the first mapping is used.
+    A mapping's own keys override merged ones. If several merged mappings contain a key, the first one is used.
     PyYAML 6.0.4 itself uses the last mapping of `<<: [a, b]` (yaml/pyyaml#953).
     Source: yaml.org/type/merge.html.
     """

@@ -101,7 +101,7 @@ def is_active(child: Conditional, value: Any) -> bool:
 def findings(job: HyperparameterTuningJob) -> Findings:
     """Yield a finding for each reason why the local Vertex rejects the study.
 
-    This function doesn't check the job that each trial runs, because the rules for custom jobs check it.
+    This function doesn't check the job that each trial runs, because the rules for custom jobs do.
     """
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
@@ -148,7 +148,7 @@ def parameter_findings(job: HyperparameterTuningJob) -> Findings:
 
 
 def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
-    """Return the path and the name of every parameter, including conditional parameters."""
+    """Return the path and the name of every parameter, including conditional ones."""
     return ((node.place, node.spec.parameter_id) for node in _nodes(study))
 
 
@@ -182,7 +182,7 @@ def local_findings(job: HyperparameterTuningJob) -> Findings:
             yield Finding(f"studySpec.{camel(field)}", fault, "keep one metric")
     for node in _nodes(study):
         if node.kind in LARGEST and max(map(abs, _bounds(node.spec))) > LARGEST[node.kind]:
-            fault = f"the range exceeds {LARGEST[node.kind]:g}, and larger numbers lose precision"
+            fault = f"the range exceeds {LARGEST[node.kind]:g}, above which numbers lose precision"
             yield Finding(node.values_place, fault, "narrow the range")
 
 
@@ -296,7 +296,7 @@ def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, 
 
 
 def _has_values(parameter: ParameterSpec, child: Conditional) -> bool:
-    """Return whether a parameter has all values that activate a conditional parameter."""
+    """Return whether a parameter's values include all values that activate a conditional parameter."""
     field, values = CONDITIONS.get(kind_of(parameter), ""), _condition(child)
     return bool(field and field in child and values) and all(_is_one_of(one, values_of(parameter)) for one in values)
 

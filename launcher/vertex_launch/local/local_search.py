@@ -22,7 +22,7 @@ from vertex_launch.local.views.jobs import reports
 
 
 class Searched(NamedTuple):
-    """An ended tuning job, and all custom jobs in the state folder, including its trials' jobs."""
+    """An ended tuning job, and all custom jobs in the state folder, including those of the trials."""
 
     search: Resource
     runs: Sequence[Resource]

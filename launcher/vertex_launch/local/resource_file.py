@@ -1,4 +1,4 @@
-"""The JSON file that stores a resource, such as .vertex/projects/P/locations/L/customJobs/ID.json."""
+"""The JSON file that stores a resource, at a path such as .vertex/projects/P/locations/L/customJobs/ID.json."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from vertex_launch.untrusted.regular_file import read_regular
 
 
 def write(file: Path, resource: Mapping[str, Any]) -> None:
-    """Write a resource atomically. A concurrent reader receives either the old or the new version."""
+    """Write a resource atomically. Concurrent readers receive either the old or the new version."""
     private(file.parent)
     part = file.with_suffix(".part")
     with open(part, "w", encoding="utf-8", opener=private_file) as written:
@@ -23,7 +23,7 @@ def write(file: Path, resource: Mapping[str, Any]) -> None:
 
 
 def read(file: Path, name: str) -> dict[str, Any] | None:
-    """Read the resource with this name. Return None if the file doesn't contain it."""
+    """Return the resource with this name, or None if the file doesn't contain one."""
     try:
         resource = jsons.loads(read_regular(file))
     except (OSError, ValueError):
@@ -32,10 +32,10 @@ def read(file: Path, name: str) -> dict[str, Any] | None:
 
 
 def moment(seconds: float) -> str:
-    """Convert a time in seconds since 1970 to the API's format."""
+    """Convert a Unix time in seconds to the API's timestamp format."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def now() -> str:
-    """Return the current time in the API's format."""
+    """Return the current time in the API's timestamp format."""
     return moment(time.time())

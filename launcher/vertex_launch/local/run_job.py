@@ -1,4 +1,4 @@
-"""Runs one job on this machine as Vertex AI does, and shows its replicas' output."""
+"""Runs one job on this machine as Vertex AI would, and shows its replicas' output."""
 
 import re
 import shutil
@@ -61,7 +61,7 @@ def require_free(job: Job, state_dir: StateDir, below: str = "") -> None:
 
 
 def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
-    """Print a notice if this run continues an earlier run, because this might surprise the user."""
+    """Print a notice if this run continues an earlier one, because users might not expect this."""
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
         notice = f"Continuing the earlier run in {shown(folder)}. To start over, use --fresh."
@@ -137,14 +137,14 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
 def printed(line: str) -> Text:
     """Return the text of a log line in the color of its severity.
 
-    The text of a JSON line is its message. Plain lines on stderr aren't red, because libraries print a lot of harmless
-    output to stderr.
+    For a JSON line, the text is only its message. Plain lines on stderr aren't red, because libraries print a lot of
+    harmless output to stderr.
     """
     return Text(message(line), style=SEVERITY_STYLES.get(str(payload(line).get("severity")), ""))
 
 
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
-    """Print how the job ended, starting with the likely cause, and where its output and logs are stored."""
+    """Print the job's outcome, beginning with the likely cause of a failure, and the paths of its output and logs."""
     for ended in outcome.failures[:1]:
         reason = OUT_OF_MEMORY if ended.signal_name == "SIGKILL" else ""
         console.print(f"Job failed: {ended}{reason}", style="bold red")
@@ -171,8 +171,8 @@ def _show_last_words(ended: Ended, console: Console) -> None:
 
 
 def shown(path: Path) -> Path:
-    """Return the path relative to the current folder if the folder contains it.
+    """Return a path in the current folder relative to that folder.
 
-    Otherwise, return the path unchanged.
+    Return any other path unchanged.
     """
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

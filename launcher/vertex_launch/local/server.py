@@ -163,7 +163,7 @@ def serve(context: Context, port: int, console: Console) -> None:
     isolated = isolation(context.state_dir.buckets)
     if not isolated.layered:
         kind, place = ("overlays", "") if isolated.mounts else ("mounts", ", with buckets only under $GCS_MOUNT")
-        console.print(f"This system doesn't permit {kind}: jobs write into this folder{place}", style="yellow")
+        console.print(f"This system doesn't support {kind}, so jobs write into this folder{place}", style="yellow")
     for path in vertex.store.unreadable:
         console.print(f"skipped {path}: the file isn't a resource; remove the file", style="yellow", markup=False)
     config = uvicorn.Config(

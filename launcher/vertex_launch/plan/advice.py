@@ -53,7 +53,7 @@ class Training:
 class Verdict:
     """A decision for or against reducers.
 
-    If the decision depends on unknown figures or on the value of the saved time, `pays` is None.
+    If the decision depends on unknown figures or on the value of the time saved, `pays` is None.
     """
 
     pays: bool | None
@@ -116,8 +116,9 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
     hops = 2 * (members - 1)
     if ring <= hops * HOP:  # the time of the hops, however little is sent
         yield (
-            f"the gradients ({gradients}) are too small: their transfer takes {wire}, but the latency of {hops} hops in"
-            f" a ring of {members} GPUs is about {seconds(hops * HOP)}. Reducers save bandwidth, not latency"
+            f"the gradients ({gradients}) are too small for reducers: their transfer takes {wire}, but the latency"
+            f" of {hops} hops in a ring of {members} GPUs is about {seconds(hops * HOP)}. Reducers save bandwidth,"
+            " not latency"
         )
     if compute is None:
         return
@@ -125,7 +126,7 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
         yield f"even with {sizing}, the {training.machines.count} machines aren't faster than one machine"
     if ring <= SMALL * compute:
         took = f"a ring all-reduces {gradients} in {wire}, and the computation of a step takes {seconds(compute)}"
-        yield f"the gradients are too small: {took}"
+        yield f"the gradients are too small for reducers: {took}"
     if ring <= OVERLAP * compute:
         yield (
             f"the job is compute-bound. The ring takes {wire}, and up to {seconds(OVERLAP * compute)} of an all-reduce"
@@ -151,8 +152,8 @@ def _weighed(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -
     extra = reducers.usd_per_saved_hour(training.compute, all_reduce, *prices)
     if extra <= 0 and training.compute >= least:
         return Verdict(True, f"Yes: {gain}, which saves more than they cost. {condition}", limit, extra)
-    but = f"each saved hour costs {usd(extra)}" if extra > 0 else "one machine is as fast as the ring"
-    return Verdict(None, f"Only if the saved time is worth the price: {gain}, but {but}. {condition}", limit, extra)
+    but = f"each hour saved costs {usd(extra)}" if extra > 0 else "one machine is as fast as the ring"
+    return Verdict(None, f"Only if the time saved is worth the price: {gain}, but {but}. {condition}", limit, extra)
 
 
 def _condition(limit: float | None, least: float, ring: float) -> str:

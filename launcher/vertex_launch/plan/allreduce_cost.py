@@ -39,7 +39,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """The network traffic and the transfer time of one method to all-reduce the gradients."""
+    """The network traffic and the transfer time of one all-reduce method."""
 
     bytes: float  # sent by each machine per step
     seconds: float  # without any overlap
@@ -54,7 +54,7 @@ def payload(mtu: int) -> float:
 
 
 def ring(size: float, machines: Machines, members: int, mtu: int = VPC_MTU) -> AllReduce:
-    """Return the cost of an all-reduce of `size` bytes in a ring with `members` members.
+    """Return the cost of an all-reduce of `size` bytes in a ring with this many members.
 
     In a large ring, each machine sends almost 2 x `size` bytes.
     """

@@ -32,7 +32,7 @@ class Compute:
 
     @property
     def counts(self) -> bool:
-        """True if the compute time is reliable. An estimate ignores kernel launches, which dominate a short step."""
+        """True if the compute time is reliable. An estimate ignores kernel launches, which dominate short steps."""
         return not self.estimated or self.seconds >= SHORT
 
 
@@ -93,12 +93,12 @@ class Plan(Needs):
 
     @property
     def alone(self) -> float | None:
-        """The samples per second that the strongest machine reaches alone, without waiting for an all-reduce."""
+        """The throughput of the strongest machine alone, in samples per second, without waiting for an all-reduce."""
         return self.here.samples_per_second / self.over_one if self.here and self.over_one else None
 
     @property
     def over_one(self) -> float | None:
-        """The ratio of the job's speed to the speed that the strongest machine reaches alone."""
+        """The ratio of the job's throughput to the throughput of the strongest machine alone."""
         compute, scale = self.known_compute, pools.scale(self.rows)
         return scale * compute / reducers.step_seconds(compute, self.all_reduce.seconds) if compute else None
 
@@ -111,7 +111,7 @@ class Plan(Needs):
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The reducers in the file and the recommended reducers, without duplicates."""
+        """The reducers in the job file and the recommended ones, without duplicates."""
         return tuple(dict.fromkeys((self.present or self.advised, self.advised)))
 
 
@@ -129,8 +129,8 @@ def plan(
     """Return the Plan of a job or of one trial. If `missing` describes missing information, return only the Needs.
 
     `gradient_bytes` overrides the workload's value, and `compute` overrides the estimate that is based on `mfu`.
-    `image_says` is the message about reducers that the image's build printed. Raises FaultError if the job doesn't
-    have training machines, or if a count is below 1.
+    `image_says` is the message about reducers that the image's build printed. Raises FaultError if the job doesn't have
+    training machines or if a count is below 1.
     """
     job, trials = trial(subject), pools.trials(subject)
     rows = pools.rows(job, settings.catalog)

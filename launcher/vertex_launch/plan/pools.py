@@ -68,7 +68,7 @@ def training(all_rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def machines(all_rows: Sequence[Row]) -> Machines:
-    """Return the training machines. Their network speed is the lowest speed, because an all-reduce waits for it."""
+    """Return the training machines, with the network speed of the slowest one, because an all-reduce waits for it."""
     train = training(all_rows)
     count, gpus = sum(row.count for row in train), sum(row.count * max(row.gpus, 1) for row in train)
     gbps, fabric_gbps = min(row.gbps or 0 for row in train), min(row.fabric_gbps or 0 for row in train)

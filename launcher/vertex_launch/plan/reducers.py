@@ -21,7 +21,7 @@ OVERLAP = 2 / 3  # the share of the compute time that hides all-reduces
 
 @dataclass(frozen=True)
 class AllReduceOptions:
-    """The cost of each method to all-reduce the gradients of a job. One of the methods uses a set of reducers."""
+    """The cost of each method for all-reducing the gradients of a job. One of the methods uses a set of reducers."""
 
     ring: AllReduce  # through every GPU, NCCL's default
     hierarchical: AllReduce  # inside each machine first
@@ -73,7 +73,7 @@ def sizing(machine_type: str, count: int, machines: Machines, catalog: Catalog) 
 def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
     """Return the cheapest set of reducers that can send `total_gbps` in total.
 
-    `total_gbps` is the total speed of pools 0 and 1. Vertex AI's documentation recommends this rule.
+    `total_gbps` is the total network speed of pools 0 and 1. Vertex AI's documentation recommends this rule.
     """
     counts = {name: reducers_needed(1, total_gbps, catalog.network_gbps(name) or 1.0) for name in catalog.reducer_types}
     choices = [sizing(name, count, machines, catalog) for name, count in counts.items()]
@@ -81,7 +81,7 @@ def advised(machines: Machines, total_gbps: float, catalog: Catalog) -> Sizing:
 
 
 def all_reduce_options(size: float, machines: Machines, reducers: Sizing) -> AllReduceOptions:
-    """Return the cost of each method to all-reduce `size` bytes across the machines."""
+    """Return the cost of each method for all-reducing `size` bytes across the machines."""
     plain = replace(machines, fabric_gbps=None)  # for an image without the plug-in
     return AllReduceOptions(
         ring=cost.ring(size, plain, machines.members),
@@ -120,7 +120,7 @@ def break_even_compute(ring: float, reduced: float, machines_usd: float, reducer
 
 
 def usd_per_saved_hour(compute: float, both: AllReduceOptions, machines_usd: float, reducers_usd: float) -> float:
-    """Return the additional cost in USD for each saved hour of training.
+    """Return the additional cost, in USD, of each hour of training time saved.
 
     If reducers also make the job cheaper, the additional cost is negative.
     """

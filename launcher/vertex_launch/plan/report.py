@@ -78,7 +78,7 @@ def _machines(plan: Needs) -> Iterator[str]:
     trials = f", for {plan.at_once} trials of {usd(plan.price.usd / plan.at_once)}" if plan.trials else ""
     yield f"Total: {usd(plan.price.usd)} per hour{trials} ({plan.price.certainty}: {plan.price.source})."
     if plan.region and "list price" in plan.price.source and f"in {plan.region} " not in plan.price.source:
-        yield f"Prices in {plan.region} differ from this price. Add your prices under [prices] in vertex.toml."
+        yield f"Prices in {plan.region} differ. Add yours under [prices] in vertex.toml."
 
 
 def _persistent(plan: Needs) -> str:
@@ -94,7 +94,7 @@ def _persistent(plan: Needs) -> str:
 
 def _quotas(plan: Needs) -> Iterator[str]:
     for quota in plan.quotas:
-        yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: unknown metric, see the Google Cloud console'}"
+        yield f"{quota.amount:6,}  {quota.metric or f'{quota.what}: unknown metric; see the Google Cloud console'}"
     yield f"To see the project's quota in each region:\n  {plan.quota_command}"
 
 
@@ -121,7 +121,7 @@ def _step(plan: Plan) -> Iterator[str]:
 
 
 def _all_reduce_table(plan: Plan) -> Table:
-    """Return a table of the methods to all-reduce the gradients: rings, and each set of reducers."""
+    """Return a table of the all-reduce methods: the rings and each set of reducers."""
     rings = plan.advised.all_reduce
     ways = {f"ring of {plan.machines.members}": rings.ring, "hierarchical ring": rings.hierarchical}
     for option in plan.options:
@@ -136,7 +136,7 @@ def _all_reduce_table(plan: Plan) -> Table:
 
 
 def _all_reduce(plan: Plan) -> Iterator[str]:
-    sizing, rule = plan.advised.sizing, "the cheapest reducers that together send as much as pools 0 and 1"
+    sizing, rule = plan.advised.sizing, "the cheapest reducers that together send as much data as pools 0 and 1"
     yield f"{sizing} are {rule}; with {math.ceil(sizing.break_even) - 1} or fewer, the ring is faster."
     yield plan.hierarchical_ring
     yield "All-reduce times are network transfer times. They are a lower bound that excludes latency."
@@ -146,7 +146,7 @@ def _all_reduce(plan: Plan) -> Iterator[str]:
 def about_the_speed(plan: Plan) -> Iterator[str]:
     """Yield a sentence that compares the job's speed with the speed of one machine.
 
-    If the speed is unknown, yield nothing.
+    If the speed is unknown, don't yield a sentence.
     """
     if (speed := plan.over_one) is None:
         return
@@ -163,7 +163,7 @@ def about_the_speed(plan: Plan) -> Iterator[str]:
 def _verdicts(plan: Plan) -> Iterator[str]:
     """Yield the verdict on the reducers in the job file.
 
-    If the verdict on the recommended reducers differs, also yield that one.
+    If the verdict on the recommended reducers differs, yield it, too.
     """
     texts = {option.verdict.text: f"Reducers {_where(plan, option)}. " for option in plan.options}
     for text, whose in texts.items():

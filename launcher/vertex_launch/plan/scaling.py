@@ -2,7 +2,7 @@
 
 Each GPU keeps its batch size, so the global batch grows with the number of machines. The number of reducers follows
 the rule in Vertex AI's documentation. All figures are based on network transfer times from allreduce_cost.py. In
-practice, long rings take longer than these transfer times.
+practice, all-reduces in long rings take longer.
 """
 
 import math
@@ -39,19 +39,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """The scaling of the job with one method to all-reduce its gradients."""
+    """The scaling of the job with one all-reduce method."""
 
     way: str
     points: tuple[Point, ...]
 
     @property
     def knee(self) -> Point:
-        """The point with the most machines whose efficiency is at least KNEE. One machine always has efficiency 1."""
+        """The point with the most machines whose efficiency is at least KNEE. A single machine has efficiency 1."""
         return [point for point in self.points if point.efficiency >= KNEE][-1]
 
 
 def curves(load: Load, machines: Machines, reducer: Sizing) -> tuple[Curve, ...]:
-    """Return a curve for each method to all-reduce the gradients."""
+    """Return a curve for each all-reduce method."""
     return tuple(
         Curve(way, tuple(_point(load, replace(machines, count=count), reducer, way) for count in COUNTS))
         for way in WAYS

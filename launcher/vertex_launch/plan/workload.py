@@ -1,4 +1,4 @@
-"""Reads a step's operations and sizes from the trainer, and a run's speed from its TensorBoard curves.
+"""Reads a step's operation count and data sizes from the trainer, and a run's speed from its TensorBoard curves.
 
 The `python -m trainer.describe FLAGS` command builds the model without its weights. The command imports the framework,
 which takes a few seconds. Its output is therefore cached until the flags or a trainer file changes.
@@ -77,7 +77,7 @@ def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
 def samples_per_second_per_gpu(folder: Path) -> float:
     """Return a run's median samples per second per GPU.
 
-    Raises FaultError if the run's folder doesn't contain a curve with this value.
+    Raises FaultError if the run's folder doesn't contain a curve of this metric.
     """
     # Imported lazily, because it imports most of TensorBoard.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader

@@ -66,7 +66,7 @@ def applied(settings: Settings) -> dict[str, Rule]:
 
 
 def in_local_vertex(settings: Settings) -> Settings:
-    """Return the settings for a local job, excluding custom severities of error rules."""
+    """Return the settings for a local job, without custom severities for error rules."""
     errors = {code for code, one in RULES.items() if one.severity == "error"}
     return replace(settings, rules={key: value for key, value in settings.rules.items() if key not in errors})
 
@@ -91,7 +91,7 @@ def _of_tuning(rules: Collection[Rule], job: TuningJob, context: RuleContext) ->
 
 
 def _of_job(rules: Collection[Rule], job: Job, context: RuleContext) -> Findings:
-    """Yield the findings in a job. If there are too many pools, most rules check only the first pools."""
+    """Yield the findings in a job. If a job has too many pools, most rules check only the first ones."""
     counts = pools.at_most_four.code
     yield from _found([one for one in rules if one.code == counts], job, context)
     few = replace(job, spec=CustomJobSpec(job.spec))

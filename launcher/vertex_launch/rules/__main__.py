@@ -1,4 +1,4 @@
-"""Print the Markdown page that lists all rules: `python -m vertex_launch.rules`."""
+"""Prints the Markdown page that lists all rules, when run as `python -m vertex_launch.rules`."""
 
 from vertex_launch.facts import catalog
 from vertex_launch.rules import explain

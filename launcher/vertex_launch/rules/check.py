@@ -1,4 +1,4 @@
-"""Check job files against the rules, and warn about outdated facts and releases."""
+"""Checks job files against the rules, and warns about outdated facts and releases."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from vertex_launch.settings import Settings
 FRESH_DAYS = 180  # older facts should be compared with their sources
 # Launcher release -> what the release removed, and the replacement.
 DROPPED = {
-    "0.2.0": "the module vertex_launch.replicas. In tests, call the function vertex_launch.replicas(JOB) instead",
+    "0.2.0": "the vertex_launch.replicas module. In tests, call vertex_launch.replicas(JOB) instead",
 }
 
 

@@ -20,13 +20,13 @@ CPU = "-cpu"  # the suffix of the variant of the project's image without CUDA
 CUDA = re.compile(r'^LABEL\s(?:.*\\\n)*.*\bcuda="?([0-9]+)([0-9.]*)', re.MULTILINE)
 # Variables that the service sets in jobs with several replicas -> the values for a job with one replica.
 OF_SEVERAL = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-# Source: github.com/distribution/reference, regexp.go: registry, path, tag and digest.
+# Source: github.com/distribution/reference, regexp.go: registry, path, tag, and digest.
 _PART = "[a-z0-9]+(?:(?:[.]|__?|-+)[a-z0-9]+)*"
 REFERENCE_TO_IMAGE = re.compile(
     rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::\w[\w.-]{{0,127}})?(?:@\w+:[0-9a-fA-F]{{32,}})?",
     re.ASCII,
 )
-# The framework, the hardware and the version in the name of a Google image. pytorch-xla is PyTorch for CPUs.
+# The framework, the hardware, and the version in the name of a Google image. pytorch-xla is PyTorch for CPUs.
 GOOGLES = re.compile(
     r"(?:[\w-]+-docker\.pkg\.dev/vertex-ai|gcr\.io/cloud-aiplatform|\S*deeplearning-platform-release)/\S*?"
     r"\b(pytorch|tf|sklearn|scikit-learn|xgboost)2?-(cpu|gpu|tpu|xla|cu[0-9]+)\.?([0-9]*-?[0-9]*)"
@@ -48,7 +48,7 @@ def image_at(pool: Pool) -> str:
 
 
 def images(job: Job) -> Iterator[tuple[Pool, str]]:
-    """Return each image and the first pool that runs it. Rules ignore other pools with the same image."""
+    """Return each image and the first pool that runs it. The rules ignore other pools with the same image."""
     first = {image_of(pool): pool for pool in reversed(job.pools)}
     return ((pool, image) for image, pool in reversed(first.items()) if image)
 
@@ -90,7 +90,7 @@ def prebuilt_name(context: RuleContext, image: str) -> str:
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Return whether an image is the project's image, with any digest, or its variant without CUDA."""
+    """Return whether an image is the project's image (with any digest) or the image's variant without CUDA."""
     ours = context.settings.image
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
@@ -109,7 +109,7 @@ def image_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-differs", "warning", "documented", "settings")
 def image_ours(job: Job, context: RuleContext) -> Findings:
-    """A job should use the image in the settings, which is built from this project.
+    """A job should use the image that the settings specify, which is built from this project.
     Otherwise: The job doesn't run the project's latest build, or the image doesn't exist."""
     ours, origin = context.settings.image, context.settings.origin("image")
     for pool, image in images(job) if ours else ():
@@ -128,13 +128,13 @@ def image_fixed(job: Job, context: RuleContext) -> Findings:
     for pool, image in images(job):
         googles = pool.reduces or RESTRICTED in image or prebuilt_name(context, image)
         if not (googles or "@" in image) and REFERENCE_TO_IMAGE.fullmatch(image) and _tag(image) in ("", "latest"):
-            fault = "the tag latest refers to a different image after every push"
+            fault = 'the tag "latest" refers to a different image after every push'
             yield Finding(image_at(pool), fault, "use a fixed tag such as :1 or, preferably, a digest")
 
 
 @rule_of_pool("image-cuda", "warning", "documented", "cuda-13", "dockerfile")
 def image_has_code(pool: Pool, context: RuleContext) -> Findings:
-    """The CUDA version of the project's image should support the GPUs of all pools. The label `cuda` in the Dockerfile
+    """The CUDA version of the project's image should support the GPUs of all pools. The `cuda` label in the Dockerfile
     specifies the CUDA version.
     Otherwise: Every replica fails at its first step with the error "no kernel image is available for execution on the
     device"."""
@@ -163,7 +163,7 @@ def image_fits(job: Job, context: RuleContext) -> Findings:
             )
         if hardware and "/prediction/" in image:
             cure = "use a training image, or your own image"
-            yield Finding(image_at(pool), "this image is for predictions, not for training", cure)
+            yield Finding(image_at(pool), "this image is for prediction, not for training", cure)
 
 
 @rule("prebuilt-unknown", "warning", "uncertain", "prebuilt-containers")
@@ -203,7 +203,7 @@ def prebuilt_latest(job: Job, context: RuleContext) -> Findings:
         name = prebuilt_name(context, image)
         if name in context.catalog.prebuilt_images and (_tag(image) != "latest" or "@" in image):
             yield Finding(
-                image_at(pool), "Google supports only the tag latest for this image", f"use {untagged(image)}:latest"
+                image_at(pool), 'Google supports only the tag "latest" for this image', f"use {untagged(image)}:latest"
             )
 
 
@@ -274,7 +274,7 @@ def env_without_apostrophes(pool: Pool, context: RuleContext) -> Findings:
 @rule_of_pool("env-repeated", "warning", "inferred", "api-types")
 def env_distinct(pool: Pool, context: RuleContext) -> Findings:
     """A pool should set an environment variable only once.
-    Otherwise: Only one of the values takes effect. The documentation doesn't state which value."""
+    Otherwise: Only one of the values takes effect, and the documentation doesn't state which one."""
     for name, count in Counter(variable.name for variable in pool.env).items():
         if count > 1:
             yield Finding(f"{pool.task}.env", f"{name} is set {count} times", "keep only one value")

@@ -32,7 +32,7 @@ BASHES = ("bash", "zsh", "ksh")  # the shells that have pipefail
 @rule("exit-hidden", "warning", "inferred", "shell")
 def failure_shown(job: Job, context: RuleContext) -> Findings:
     """A script that a shell runs with -c should exit with its trainer's exit code.
-    Otherwise: If the trainer fails, Vertex AI doesn't restart the job, but reports that it succeeded."""
+    Otherwise: If the trainer fails, Vertex AI reports that the job succeeded instead of restarting it."""
     texts = {text.text: text for pool in reversed(job.pools) if (text := shells.inline(words(pool, context)))}
     for text in reversed(texts.values()):
         script = None if text.is_python else shells.read(text.text, {})
@@ -43,7 +43,7 @@ def failure_shown(job: Job, context: RuleContext) -> Findings:
 def _trainer(script: Script) -> tuple[Node | None, str]:
     """Return the command that trains.
 
-    If any commands contain a word such as "train", return the last of them. Otherwise, return the last command that
+    If any commands contain a word such as "train", return the last one. Otherwise, return the last command that
     might train.
     """
     runs = [(node, " ".join(said), " ".join(said[shells.start(said) :])) for node, said in script.commands]
@@ -77,7 +77,7 @@ def hidden(script: Script, text: shells.Inline) -> tuple[str, str] | None:
 
 
 def _cause(parent: Node, later: list[Node], operator: str) -> str:
-    """Return the operator or command that hides the previous exit code. Return "" if nothing hides it."""
+    """Return the operator or command that hides the previous exit code, or "" if there is none."""
     if parent.type == "pipeline" and later:
         return PIPE
     if operator == "||" or (parent.type in BODIES and operator == "&"):

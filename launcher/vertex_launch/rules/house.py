@@ -24,7 +24,7 @@ TAKEN = "Vertex AI might accept the job, but the project's own rules don't allow
 def merged(ours: Mapping[str, Rule], settings: Settings) -> dict[str, Rule]:
     """Return the built-in rules and the project's own rules, keyed by code, with the project's severities.
 
-    Raises FaultError if a key in [rules] isn't valid, or if the module with the project's own rules can't be used.
+    Raises FaultError if a key in [rules] isn't valid or if the module with the project's own rules can't be used.
     """
     own = _own(ours, settings.rules[MODULE]) if MODULE in settings.rules else ()
     rules = {**ours, **{one.code: one for one in own}}
@@ -120,7 +120,7 @@ def _guarded(one: Rule, path: Path) -> Any:
 
 
 def _fault(path: Path, error: BaseException, fault: str, cure: str) -> FaultError:
-    """Return an error that describes an exception in a project's module and gives the line that raised it."""
+    """Return an error that describes an exception in a project's module, with the line that raised it."""
     file, said = str(path.absolute()), error.msg if isinstance(error, SyntaxError) else str(error)
     lines = [0, *(one.lineno or 0 for one in traceback.extract_tb(error.__traceback__) if one.filename == file)]
     if isinstance(error, SyntaxError) and error.filename == file:

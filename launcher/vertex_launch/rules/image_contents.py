@@ -53,7 +53,7 @@ def files_copied(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-import", "warning", "inferred", "dockerfile")
 def imports_installed(job: Job, context: RuleContext) -> Findings:
-    """The requirements in the Dockerfile, and their dependencies, should install each module that a script imports.
+    """The Dockerfile's requirements and their dependencies should include each module that a script imports.
     Otherwise: The job runs locally, but in the cloud every replica fails immediately because the module is missing."""
     scripts = {file: place for file, place in _files(job, context).items() if file.endswith(".py")}
     imports = {file: names for file in scripts if (names := _imports(context.project, file))}

@@ -1,4 +1,4 @@
-"""Rules for launchers that start the processes of a pool, such as torchrun. programs.yaml lists the launchers."""
+"""Rules for launchers, such as torchrun, that start the processes of a pool. programs.yaml lists the launchers."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +100,7 @@ def _programs(pool: Pool, context: RuleContext, service: Texts) -> Iterator[tupl
 
 
 def _parse(line: str, known: Texts, gpus: int) -> tuple[str, Texts, str, Sequence[str]] | None:
-    """Return a command line's launcher, options, script, and script files. Return None if it has no launcher."""
+    """Return a command line's launcher, options, script, and script files, or None if it has no launcher."""
     for name, row in LAUNCHERS.items():
         if start := re.match(rf"(?:\S*/)?(?:{row['starts'].format(python=PYTHON)})(?= |$)", line):
             script = SCRIPT.search(line, start.end())
@@ -134,8 +134,8 @@ def _whole_line(launch: Launch, context: RuleContext) -> str:
 
 @rule("launcher-machines", "warning", "inferred", "launchers")
 def machines_together(job: Job, context: RuleContext) -> Findings:
-    """A launcher's options should describe all machines of the job. In a generated project, the launcher
-    trainer.cluster.run sets these options.
+    """A launcher's options should describe all machines of the job. In a generated project, the trainer.cluster.run
+    launcher sets these options.
     Otherwise: Each machine trains alone and writes the same files, or the job doesn't restart after a process fails."""
     several = [one for one in launches(job, context) if one.machines > 1 and not one.is_single]
     found = [one for one in several if one.launcher != "python"]
@@ -200,7 +200,7 @@ def one_group(job: Job, context: RuleContext) -> Findings:
 def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
     """Return why the processes don't form one process group, and the solution.
 
-    Return None if the processes might form one. The solution is "" if the script requires a different launcher command.
+    Return None if they might form one. The solution is "" if the script requires a different launcher command.
     """
     own = not GIVEN_FIRST.search(code) and OWN_ADDRESS.search(code)
     by_env = any(one.name == "MASTER_ADDR" for one in launch.pools[0].env)  # reported by `env_free`

@@ -73,7 +73,7 @@ def mounts_reached(job: Job, context: RuleContext) -> Findings:
     if not (reached or job.spec.persistent_resource_id):
         for pool in job.pools:
             if pool.spec.nfs_mounts:
-                cure = "add network, or pscInterfaceConfig with a networkAttachment"
+                cure = "add network, or add pscInterfaceConfig with a networkAttachment"
                 yield Finding(pool.at("nfsMounts"), "NFS requires a network, but the job doesn't specify one", cure)
 
 

@@ -43,7 +43,7 @@ def _program(pool: Pool) -> Iterator[tuple[str, str]]:
 
 
 def _marks(job: Job, of_engine: bool) -> Iterator[tuple[str, str]]:
-    """Yield the location and text of each placeholder. If two pools have the same text, report only the first one."""
+    """Yield the location and text of each placeholder. If two pools have the same text, report it only once."""
     first = {text: place for place, text in reversed([*_texts(job)])}
     for text, place in reversed(first.items()):
         engine, mark = (next(filter(None, (one.search(text) for one in kind)), None) for kind in (ENGINE, MARK))

@@ -42,7 +42,7 @@ def no_empty_end(job: Job, context: RuleContext) -> Findings:
     Otherwise: gcloud rejects the job."""
     filled = {pool.index for pool in job.pools}
     for index in range(max(filled, default=CHIEF) + 1, len(job.spec.worker_pool_specs)):
-        yield Finding(f"workerPoolSpecs[{index}]", "the pool is empty, but no pool follows it", "remove the pool")
+        yield Finding(f"workerPoolSpecs[{index}]", "this empty pool isn't followed by another pool", "remove the pool")
 
 
 @rule_of_pool("pool-replicas", "error", "documented", "api-types")

@@ -110,8 +110,8 @@ def workers_are_several(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-gain", "warning", "inferred", "vertex_launch/plan/allreduce_cost.py")
 def worth_it(job: Job, context: RuleContext) -> Findings:
-    """Reducers should not serve two machines with one GPU each. Each machine would send as much data to reducers as to
-    the other machine.
+    """Reducers should not serve two machines with one GPU each. Each machine would send as much data to the reducers as
+    to the other machine.
     Otherwise: The job costs more than without reducers, but isn't faster."""
     pools = _trainers(context, job)
     for reducers in job.reducers:
@@ -145,8 +145,8 @@ def enough(job: Job, context: RuleContext) -> Findings:
 
 @rule("reducer-fabric", "warning", "inferred", "configure-compute", "accelerator-optimized")
 def off_the_fabric(job: Job, context: RuleContext) -> Findings:
-    """If the GPUs have their own network, the job should not use reducers. A3 machines with 8 GPUs, and all newer
-    machines, have such a network.
+    """If the GPUs have their own network, the job should not use reducers. On A3 machines with 8 GPUs and on all newer
+    machines, the GPUs have their own network.
     Otherwise: NCCL loads only one network plug-in, so the GPUs can't use their own network, or the reducers are
     idle."""
     fabrics = {machine.name: machine for _, machine in known(context, job.training_pools) if machine.fabric_gbps}
@@ -171,7 +171,7 @@ def used_by_nccl(job: Job, context: RuleContext) -> Findings:
 @rule("reducer-plugin", "warning", "documented", "distributed-training", "dockerfile")
 def workers_have_plugin(job: Job, context: RuleContext) -> Findings:
     """The workers' image should contain the google-reduction-server plug-in. The project's image contains the plug-in
-    if a LABEL in the Dockerfile lists it. Google's images for GPUs contain the plug-in. This rule doesn't check other
+    if a LABEL in the Dockerfile lists it. Google's GPU images contain the plug-in. This rule doesn't check other
     images.
     Otherwise: NCCL doesn't find the reducers, so the reducers are billed but idle."""
     trainers = {pool.index for pool in _trainers(context, job)}

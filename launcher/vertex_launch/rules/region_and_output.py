@@ -32,7 +32,7 @@ def _prefix(job: Job) -> str:
 
 
 def output(job: Job) -> str:
-    """Return the job's output folder without a trailing slash. Return "" if the job doesn't set one."""
+    """Return the job's output folder without a trailing slash, or "" if the job doesn't specify one."""
     return _prefix(job).rstrip("/")
 
 
@@ -55,14 +55,11 @@ def region_named(job: Job, context: RuleContext) -> Findings:
 @rule("region-words", "warning", "inferred", "locations")
 def region_spelled(job: Job, context: RuleContext) -> Findings:
     """The region's name should consist of a continent, a direction, and a number, like the names of all known regions.
-    Otherwise: Vertex AI might not have an endpoint for this region. It hasn't been verified that jobs can run in the
-    multi-regions us and eu."""
+    Otherwise: Vertex AI might not have an endpoint for this region. Whether jobs can run in the multi-regions us and eu
+    hasn't been verified."""
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
-        several = (
-            "contains several regions. The SDK has accepted us and eu since July 2026, "
-            "but jobs might not work in these locations"
-        )
+        several = "is a multi-region. The SDK has accepted us and eu since July 2026, but jobs might not work in them"
         fault = "isn't a known region" if "-" in region else several
         fault = f'"{region}" from {context.settings.origin(REGION)} {fault}'
         yield Finding(REGION, fault, region_cure(region, context.catalog.regions))

@@ -39,7 +39,7 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
 
 @rule("timeout-short", "warning", "inferred", "api-types", "trainer")
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
-    """A job's timeout should be at least --rollcall-timeout. The flag --rollcall-timeout limits how long replicas wait
+    """A job's timeout should be at least --rollcall-timeout. The --rollcall-timeout flag limits how long replicas wait
     for each other to start.
     Otherwise: Vertex AI stops the job while its replicas are still pulling their image or waiting for each other."""
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
@@ -121,7 +121,7 @@ def wait_of_flex_start(job: Job, context: RuleContext) -> Findings:
     Otherwise: Vertex AI ignores maxWaitDuration."""
     if "max_wait_duration" in job.spec.scheduling and job.strategy != "FLEX_START":
         strategy = job.strategy.replace("STRATEGY_UNSPECIFIED", "STANDARD")
-        fault = f"maxWaitDuration is only for FLEX_START jobs, but this job uses {strategy}"
+        fault = f"maxWaitDuration applies only to FLEX_START jobs, but this job uses {strategy}"
         yield Finding("scheduling.maxWaitDuration", fault, "remove the field, or use FLEX_START")
 
 

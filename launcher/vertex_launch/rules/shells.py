@@ -105,7 +105,7 @@ def _word(node: Node, known: Mapping[str, str]) -> str:
 
 
 class Inline(NamedTuple):
-    """Code after -c, with its location, its program, the program's options, and the number of words that follow."""
+    """Code passed with -c, its location, its program, the program's options, and the number of words after the code."""
 
     place: str
     program: str
@@ -125,7 +125,7 @@ def start(words: Sequence[str]) -> int:
 
 
 def inline(words: Sequence[tuple[str, str]]) -> Inline | None:
-    """Return the code after -c in the words of a command line. Return None if there is no -c."""
+    """Return the code that a command line passes with -c, or None if there is no -c."""
     words = words[start([word for _, word in words]) :]
     if not words:
         return None
@@ -186,14 +186,14 @@ def lost(text: Inline) -> tuple[str, str] | None:
         return f"{fault}, so every trial trains with the defaults", _cure(script, text)
     if not text.followers and "0" not in used:
         fault = f"{text.program} uses the first flag of a trial as $0, so the flag is lost"
-        return fault, "after the script, add an argument such as _ to set $0"
+        return fault, "after the script, add a placeholder such as _ for $0"
     return None
 
 
 def _cure(script: Script, text: Inline) -> str:
     call = next((source(node) for node, said in script.commands if STARTED.fullmatch(said[0])), "")
-    line = f'write {call} "$@"' if call else 'write "$@" after the command of the program'
-    return line if text.followers else f"{line} in the script. After the script, add an argument such as _ to set $0"
+    line = f'write {call} "$@"' if call else 'write "$@" after the command that starts the program'
+    return line if text.followers else f"{line} in the script. After the script, add a placeholder such as _ for $0"
 
 
 def _ignores_arguments(code: str) -> bool:

@@ -1,6 +1,6 @@
 """Rules for the flags of the project's own trainer, in pools that run trainer.task or trainer.evaluator.
 
-The rules read the flags from the trainer's source files. The section "Flags and metrics" of launcher/docs/events.md
+The rules read the flags from the trainer's source files. The "Flags and metrics" section of launcher/docs/events.md
 describes the code that the rules recognize. The rules ignore all other code. The rules don't run the trainer, because
 it requires its framework and takes seconds to start.
 """
@@ -195,8 +195,8 @@ def flags_alike(job: Job, context: RuleContext) -> Findings:
 def other_flags_alike(job: Job, context: RuleContext) -> Findings:
     """Pools 0 and 1 should have the same values for flags that the roll call doesn't compare, such as --data and
     timeouts.
-    Otherwise: If the replicas read different samples, the job fails before the first step. Different values of other
-    flags change only how long replicas wait."""
+    Otherwise: If the replicas read different samples, the job fails before the first step. Differences in other flags
+    affect only how long replicas wait."""
     return _unlike(job, context, compared=False)
 
 
@@ -305,8 +305,8 @@ def _parsed(code: str) -> list[ast.stmt]:
 def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
     """Return the fields of a class and its base classes.
 
-    Don't import the class, because an import would require a framework. Raises LookupError if a file with the class or
-    one of its base classes can't be read.
+    Don't import the class, because importing it would require a framework. Raises LookupError if a file with the class
+    or one of its base classes can't be read.
     """
     body = statements(folder / file)
     imports = [(one.module, alias.name) for one in body if isinstance(one, ast.ImportFrom) for alias in one.names]
@@ -321,7 +321,7 @@ def _fields(folder: Path, file: str, name: str) -> dict[str, ast.AnnAssign]:
 
 
 def _of_each_strategy(folder: Path, core: dict[str, ast.AnnAssign]) -> dict[str, dict[str, ast.AnnAssign]]:
-    """Return each strategy's flag fields, keyed by strategy. Raises LookupError if `_fields` raises LookupError."""
+    """Return each strategy's flag fields, keyed by strategy. Raises LookupError, as `_fields` does."""
     common = f"{STRATEGIES}/strategy.py"
     core = core | (_fields(folder, common, COMMON) if text(folder / common) else {})
     files = _strategies(folder / STRATEGIES)

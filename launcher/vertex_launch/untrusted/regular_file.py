@@ -14,7 +14,7 @@ LARGEST = 2**26  # bytes
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read its bytes. Raises OSError if the path or the target of a link isn't a regular file."""
+    """Open a file in binary mode. Raises OSError if the path or the target of a link isn't a regular file."""
     return open(path, "rb", opener=_opened)
 
 

@@ -59,7 +59,7 @@ def test_where_all_others_fell_silent_together_the_fault_may_be_here() -> None:
     with workers() as (heartbeat, processes):
         for process in processes:
             process.send_signal(signal.SIGSTOP)
-        assert eventually(lambda: str(heartbeat.loss()).endswith(" s; this replica may be cut off from the network"))
+        assert eventually(lambda: str(heartbeat.loss()).endswith(" s; this replica might be cut off from the network"))
         assert heartbeat.loss().event == {"lost_peer": ""}
 
 

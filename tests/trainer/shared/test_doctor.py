@@ -86,7 +86,7 @@ def faults(lines: list[str]) -> list[str]:
 def test_without_a_job_the_doctor_says_what_it_can_and_leaves_nothing_behind(tmp_path: Path) -> None:
     code, lines = look(tmp_path, {})
     assert (code, [*tmp_path.iterdir()]) == (0, [])
-    assert "skipped: variables, because CLUSTER_SPEC isn't set, so this isn't a job" in lines
+    assert "skipped: variables, because this isn't a job (CLUSTER_SPEC isn't set)" in lines
     assert "skipped: names and ports, because workerpool0-0 doesn't connect to other replicas" in lines
     assert any(line.startswith(("ok: disk: .: writes ", "warning: disk: .: writes ")) for line in lines)
     assert all(line.startswith(STATES) for line in lines)
@@ -146,7 +146,7 @@ def test_small_shared_memory_and_a_mount_that_is_read_only_are_told(tmp_path: Pa
     cure = "choose an output folder on a disk that isn't read-only"
     fault = f"error: checkpoints: {bucket}/run can't be written (Read-only file system: {bucket}); {cure}"
     assert (code, faults(lines)) == (1, [fault])
-    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes may need 48 MiB; give the container more"
+    small = "warning: shared memory: /dev/shm has 1 MiB free; --data-processes might need 48 MiB; give the container"
     assert any(line.startswith(small) for line in lines)
 
 

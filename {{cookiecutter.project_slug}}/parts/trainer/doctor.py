@@ -86,7 +86,7 @@ def run(environ: Mapping[str, str]) -> None:
 def variables(replica: Replica) -> Findings:
     missing = ", ".join(name for name in FOLDERS.values() if not replica.environ.get(name))
     if "CLUSTER_SPEC" not in replica.environ:
-        yield SKIPPED, "variables, because CLUSTER_SPEC isn't set, so this isn't a job"
+        yield SKIPPED, "variables, because this isn't a job (CLUSTER_SPEC isn't set)"
     elif missing:
         yield (
             WARNING,
@@ -150,7 +150,7 @@ def shared_memory(replica: Replica) -> Findings:
         return (yield SKIPPED, f"shared memory, because this machine doesn't have {SHARED_MEMORY}")
     free = shutil.disk_usage(SHARED_MEMORY).free >> 20
     user, needed = ("several GPUs", GPUS_MIB) if replica.gpus > 1 else ("--data-processes", LEAST_MIB)
-    cure = f"{user} may need {needed} MiB; give the container more shared memory (docker --shm-size)"
+    cure = f"{user} might need {needed} MiB; give the container more shared memory (docker --shm-size)"
     yield _rated(f"shared memory: {SHARED_MEMORY} has {free} MiB free", free >= needed, cure)
 
 
@@ -169,7 +169,7 @@ def cuda(_: Replica) -> Findings:
     if not installed:
         yield SKIPPED, "driver, because this machine has none"
     elif not version:  # some of Google's images contain CUDA without wheels
-        yield WARNING, f"driver: {installed}, but without a CUDA wheel in the image, training might use CPUs; add one"
+        yield WARNING, f"driver: {installed}, but the image lacks a CUDA wheel, so training might use CPUs; add one"
     elif driver.is_too_old(installed, version):
         yield FAULT, f"driver: {driver.why_no_gpu(version, installed)}"
     else:
@@ -180,9 +180,7 @@ def plug_in(replica: Replica) -> Findings:
     if not replica.cluster.servers or not replica.gpus:
         return (yield SKIPPED, "NCCL's plug-in, because the job lacks reducers or this machine lacks GPUs")
     why = reducers.verdict() or ("; ".join(nccl.ALGO_FORCED) if "NCCL_ALGO" in replica.environ else "")
-    yield (
-        (WARNING, f"reducers: {why}") if why else (OK, "reducers: there is no known problem with NCCL and the reducers")
-    )
+    yield ((WARNING, f"reducers: {why}") if why else (OK, "reducers: no known problem prevents NCCL from using them"))
 
 
 def outputs(replica: Replica) -> Findings:

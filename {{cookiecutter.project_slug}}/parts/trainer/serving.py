@@ -46,7 +46,7 @@ class Container:
 def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     """Load the model and serve requests until SIGTERM.
 
-    Raises TrainerError if the model is missing or the port isn't free.
+    Raises TrainerError if the model is missing or if the port isn't free.
     """
     container = from_env(argv, environ)
     with tempfile.TemporaryDirectory() as aside:
@@ -64,7 +64,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 
 
 def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
-    """Read the settings. Raises TrainerError if no model is specified or the port isn't valid."""
+    """Read the settings. Raises TrainerError if no model is specified or if the port isn't valid."""
     model = "".join(argv[:1]) or environ.get("AIP_STORAGE_URI", "")
     if not model or model.startswith("-"):
         raise TrainerError(
@@ -127,7 +127,7 @@ def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Return whether `shape` matches `wanted`. A None in `wanted` matches any size."""
+    """Return whether `shape` matches `wanted`. None in `wanted` matches any size."""
     return len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 

@@ -28,7 +28,7 @@ READERS = 8  # files to read in parallel, which is faster on a mounted bucket
 
 
 def create_empty(folder: Path) -> None:
-    """Create an empty folder. Remove any files that an interrupted run left in it."""
+    """Create an empty folder. Remove any files that an interrupted run left in the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 
@@ -89,7 +89,7 @@ def why_corrupt(folder: Path, reader: int = 0, readers: int = 1) -> str:
 def invalidate(folder: Path, problem: str) -> None:
     """Replace a damaged folder's commit marker, so that later runs skip the folder without reading its files.
 
-    If this machine couldn't read the folder, keep the commit marker, because the files may be intact.
+    If this machine couldn't read the folder, keep the commit marker, because the files might be intact.
     """
     if not problem.startswith(UNREADABLE):
         write_json(folder / MARKER, {"damage": problem})
@@ -121,10 +121,10 @@ def complete_folders(root: Path, warn: Callable[[str], None]) -> Iterator[Path]:
 
 
 def latest(root: Path, warn: Callable[[str], None], why_refused: Callable[[Path], str] = lambda _: "") -> Path | None:
-    """Return the latest folder that is complete and intact, and that `why_refused` doesn't reject.
+    """Return the latest folder that is complete, intact, and not rejected by `why_refused`.
 
-    Warn about each folder that is skipped. If no folder is usable, return None. Only one process may call this
-    function, right before the run resumes, because it invalidates each damaged folder.
+    Warn about each skipped folder. If no folder is usable, return None. Only one process may call this function, right
+    before the run resumes, because the function invalidates damaged folders.
     """
     for folder in complete_folders(root, warn):
         problem = why_corrupt(folder) or why_refused(folder)

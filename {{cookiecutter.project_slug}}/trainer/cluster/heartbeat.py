@@ -3,11 +3,11 @@
 A training framework detects only that some peer doesn't respond. Therefore, each replica sends its name to every other
 replica in UDP datagrams. The datagrams use the port number on which the framework listens for TCP connections. The
 parent process of the training processes sends the heartbeats. This parent process only waits for the training
-processes, so no other code holds its global interpreter lock. If no heartbeat ever arrives from a replica, for example
-because of a firewall, that replica is never reported as lost.
+processes, so no other code holds its global interpreter lock. If no heartbeat ever arrives from a replica (for example,
+because of a firewall), that replica is never reported as lost.
 
-After a replica loses a peer, its heartbeats report the loss. If another replica receives this report but hasn't lost a
-peer itself, its heartbeats report where in the code its own processes hang.
+After a replica loses a peer, its heartbeats report the loss. If a replica that hasn't lost a peer receives this report,
+its heartbeats report where in the code its own processes hang.
 """
 
 import contextlib
@@ -64,12 +64,12 @@ class Heartbeat:
         who, cure = name, ""
         # Peers that exited because of a lost peer sent heartbeats for longer than the lost peer.
         if 1 < len(silent) == len(self._others) and silent[name] - min(silent.values()) < SILENT_SECONDS / 2:
-            who, cure = "any peer", "; this replica may be cut off from the network"
+            who, cure = "any peer", "; this replica might be cut off from the network"
         said = f"{self._name} hasn't heard from {who} for {silent[name]:.0f} s{cure}"
         return PeerError(said, lost_peer="" if cure else name)
 
     def _stuck(self) -> PeerError:
-        """Return an error with the name of the hanging replica that has finished the fewest steps.
+        """Return an error that names the hanging replica with the fewest finished steps.
 
         If several replicas qualify, or if no replica hangs, the error's text is empty.
         """

@@ -93,9 +93,9 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
 
 
 def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for each value of a training replica that differs from the chief's.
+    """Yield a message for each value that differs between a training replica and the chief.
 
-    If a replica's strategy doesn't have a flag, that flag is skipped, because the difference in --strategy is reported.
+    Flags that a replica's strategy doesn't have are skipped, because the difference in --strategy is reported.
     """
     others = {node.name: of_others.get(node.name) for node in cluster.nodes[1:]}
     known = {name: other for name, other in others.items() if other and isinstance(other, dict)}

@@ -3,7 +3,7 @@
 Vertex AI identifies worker pools by their position. Pool 0 contains the chief, pool 1 contains the workers, pool 2
 contains reducers or parameter servers, and pool 3 contains evaluators. Only the replicas in pools 0 and 1 train.
 Reducers run Google's reducer image. Parameter servers run the trainer's command with a flag that selects the parameter
-server strategy. The variables `RANK` and `WORLD_SIZE` are never read, because on Vertex AI they count machines, not
+server strategy. The `RANK` and `WORLD_SIZE` variables are never read, because on Vertex AI they count machines, not
 processes.
 Source: Vertex AI documentation, "Distributed training", CLUSTER_SPEC and TF_CONFIG, mid-2026.
 """
@@ -32,7 +32,7 @@ SHAPE = '{"cluster": {...}, "task": {...}}'
 class ClusterError(TrainerError):
     """The error for an invalid cluster description.
 
-    The error's text contains the invalid key and the expected format.
+    The error's text states the invalid key and the expected format.
     """
 
 
@@ -107,7 +107,7 @@ class Cluster:
 
 
 def from_env(environ: Mapping[str, str]) -> Cluster:
-    """Read CLUSTER_SPEC or TF_CONFIG. If neither is set, for example under a debugger, return a cluster of one replica.
+    """Read CLUSTER_SPEC or TF_CONFIG. If neither is set (as under a debugger), return a cluster of one replica.
 
     Raises:
         ClusterError: If the variable is set but malformed.

@@ -34,7 +34,7 @@ THREADS = re.compile(r"/(threading|queue)\.py|/concurrent/futures/|/grain/")
 def record() -> int:
     """Return the file descriptor of this process's record. If the operating system isn't Linux, return -1.
 
-    After the first call, the process responds to the signal `ASK` by writing its stack.
+    After the first call, the process responds to the `ASK` signal by writing its stack.
     """
     if sys.platform != "linux":
         return -1
@@ -52,9 +52,9 @@ def took(step: int) -> None:
 def ask(replica: str) -> str:
     """Print the Python stack of the first child process that hangs.
 
-    The return value begins with the number of the child's finished steps, in WIDTH characters. A text such as `decode
-    (trainer/data.py:71): no progress for 41 s, since step 30` follows. If all child processes wait for other replicas,
-    return an empty string.
+    The return value begins with the number of steps that the child has finished, in WIDTH characters. Text such as
+    `decode (trainer/data.py:71): no progress for 41 s, since step 30` follows. If all child processes wait for other
+    replicas, return an empty string.
     """
     records = [*_asked()]
     time.sleep(ANSWER_SECONDS)
@@ -71,7 +71,7 @@ def ask(replica: str) -> str:
 
 
 def _asked() -> Iterator[tuple[Path, float]]:
-    """Send the signal `ASK` to each child process.
+    """Send the `ASK` signal to each child process.
 
     Yield each child's record and the number of seconds since its last finished step.
     """

@@ -1,1 +1,1 @@
-"""Describes the resources that a run will need, without training."""
+"""Estimates a run's resource requirements, without training."""

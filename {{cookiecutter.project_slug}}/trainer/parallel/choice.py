@@ -52,7 +52,7 @@ def own_flags(strategy: Strategy) -> list[str]:
 
 
 def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
-    """Yield a message for each given flag that only other strategies support."""
+    """Yield a message for each specified flag that only other strategies support."""
     known = {field.name for field in fields(strategy.flags)}
     for word in (word.partition("=")[0] for word in argv if word.startswith("--")):
         name = word.removeprefix("--").replace("-", "_")

@@ -44,12 +44,13 @@ class MetricFile:
     """A sink that writes a tuning trial's held-out metrics to a file, under plain names such as `accuracy` and `loss`.
 
     The file has the format of cloudml-hypertune 0.1.0.dev6: one JSON object per metric and step, with numbers as
-    strings. Each report rewrites the file in place, because Google doesn't document how Vertex AI reads it. The library
-    cloudml-hypertune keeps the last hundred lines, but this class keeps the lines of the last hundred evaluations.
+    strings. Each report rewrites the file in place, because Google doesn't document how Vertex AI reads it. The
+    cloudml-hypertune library keeps the last hundred lines, but this class keeps the lines of the last hundred
+    evaluations.
 
     Args:
         steps: the number of steps in the run. The tuning job uses the last step's metrics, so the trial fails only if
-            these can't be written.
+            these metrics can't be written.
     """
 
     def __init__(self, trial: Trial, steps: int) -> None:

@@ -1,7 +1,7 @@
 """Measures a run's speed: the duration of each phase, slow replicas, and the peak FLOPS of a GPU.
 
-Each second of a run belongs to exactly one phase. Goodput is the fraction of time that a run spends in the phase
-TRAINING. A run goes through the phases START, FIRST_STEP, TRAINING, and EXPORT. All other phases interrupt one of these
+Each second of a run belongs to exactly one phase. Goodput is the fraction of time that a run spends in the TRAINING
+phase. A run goes through the START, FIRST_STEP, TRAINING, and EXPORT phases. All other phases interrupt one of these
 four phases. Therefore, the times of all phases add up to the time since the program started.
 """
 
@@ -40,7 +40,7 @@ PEAKS = {
 def process_start() -> float:
     """Return this process's start time as a time.monotonic value.
 
-    If the start time isn't known, return the current time.
+    If the start time is unknown, return the current time.
     Source: proc_pid_stat(5), field 22 (starttime, in clock ticks since boot).
     """
     try:
@@ -61,14 +61,14 @@ class Clock:
     repeats: bool = False  # whether an earlier start had already taken the current steps
 
     def begin(self, phase: str) -> None:
-        """Add the time until now to the current phase, and start the given phase."""
+        """Add the elapsed time to the current phase, and start the given phase."""
         now = time.monotonic()
         self.seconds[REPEATED if self.repeats and self.current == TRAINING else self.current] += now - self.last
         self.last, self.current = now, phase
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the time of the block toward this phase, and then return to the previous phase."""
+        """Count the block's duration toward this phase, and then return to the previous phase."""
         before = self.current
         self.begin(name)
         yield
@@ -92,7 +92,7 @@ class Clock:
 
     @property
     def stepping(self) -> float:
-        """The total time of all steps in seconds, including the time spent waiting for data."""
+        """The total time of all steps, in seconds, including the time spent waiting for data."""
         return sum(self.seconds.get(phase, 0.0) for phase in (FIRST_STEP, REPEATED, TRAINING, DATA))
 
     @property
@@ -111,7 +111,7 @@ class Clock:
 
 
 class Slowest:
-    """A comparison of the processes' computation times in the timed steps of the most recent reports."""
+    """A comparison of the processes' computation times, based on the timed steps of the most recent reports."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._reports = names, deque[Sequence[float]](maxlen=COMPARED)
@@ -131,7 +131,7 @@ class Slowest:
 
 
 def peak_flops(device: str, precision: str) -> float:
-    """Return the peak FLOPS of one GPU. If the peak isn't known, for example for a CPU, return 0.0.
+    """Return the peak FLOPS of one GPU. If the peak is unknown (for example, for a CPU), return 0.0.
 
     The model FLOPs utilization (MFU) is the fraction of peak FLOPS that a model's operations reach.
     Source: Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", 2022, appendix B.

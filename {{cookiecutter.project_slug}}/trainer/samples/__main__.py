@@ -43,7 +43,7 @@ def main(name: str, to: str) -> None:
 
 
 def verify(folder: tyro.conf.Positional[Path]) -> None:
-    """Read all shards in a folder, and compare their checksums with those stored when they were written.
+    """Read all shards in a folder, and compare their checksums with those stored when the shards were written.
 
     Raises:
         TrainerError: If shards are missing or damaged.
@@ -62,7 +62,7 @@ def verify(folder: tyro.conf.Positional[Path]) -> None:
 
 
 def _fault(shard: Path, kept: Sequence[int]) -> str:
-    """Read a whole shard and return a description of its damage. If the shard is intact, return an empty string."""
+    """Read a whole shard and return a description of any damage. If the shard is intact, return an empty string."""
     index = 0
     try:
         if kept and checksum(shard) != kept[0]:

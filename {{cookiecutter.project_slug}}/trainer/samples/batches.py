@@ -2,7 +2,7 @@
 
 Only the seed determines the order of the training samples. If there are w processes, process r uses the samples r,
 r + w, r + 2w, and so on of every global batch. Therefore, a run uses the same batches on 1 machine and on 100 machines.
-Because samples are read by random access, a run can start at any step without delay.
+A run can start at any step without delay, because samples are read by random access.
 """
 
 import errno
@@ -28,14 +28,14 @@ Part = TypeVar("Part")
 
 
 class Masked(NamedTuple):
-    """A batch that may be padded at the end. The array `mask` has shape (n,) and is 1 for samples and 0 for padding."""
+    """A batch that may be padded at the end. The `mask` array has shape (n,) and is 1 for samples and 0 for padding."""
 
     batch: Batch
     mask: np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
 class Data:
-    """A job's dataset, which provides evaluation batches, and training batches in one global order."""
+    """A job's dataset, which provides training batches in one global order as well as evaluation batches."""
 
     def __init__(self, job: Job) -> None:
         self._config = job.config
@@ -59,8 +59,8 @@ class Data:
         """Yield the batches of held-out samples for one of `size` processes.
 
         Each held-out sample belongs to exactly one process. All processes yield the same number of batches, and all
-        batches have the same size. The batch size is that of a training micro-batch if each process splits its slice
-        into `micro_batches` parts. The last batch is padded with a sample whose mask is 0.
+        batches have the same size. The batch size equals that of a training micro-batch if each process splits its
+        slice into `micro_batches` parts. The last batch is padded with copies of a sample whose mask value is 0.
         """
         length = largest_part(self._config, size * micro_batches)
         block = length * size  # samples of all processes
@@ -104,7 +104,7 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
     If the global batch isn't divisible by the world size, some slices contain one more sample than others.
 
     Raises:
-        TrainerError: If the global batch is smaller than the world size or the data doesn't match the flags.
+        TrainerError: If the global batch is smaller than the world size or if the data doesn't match the flags.
     """
     require_samples(config, world_size)
     size = config.global_batch

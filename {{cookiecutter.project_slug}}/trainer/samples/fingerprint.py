@@ -40,7 +40,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> list[int]:
-        """The sample count, the shard count, and a checksum, first for training data and then for held-out data."""
+        """The sample count, shard count, and checksum of the training data, and then those of the held-out data."""
         splits = [*self.train.items()], [*self.heldout.items()]
         tables = (
             (sum(records for _, (_, records, *_) in split), len(split), zlib.crc32(json.dumps(split).encode()))
@@ -60,7 +60,7 @@ class Fingerprint:
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
     """Verify that the set of shards is complete and that the run matches the checkpoint in `folder`.
 
-    A checkpoint from an older version doesn't contain a fingerprint, so it isn't compared. Every process must call this
+    Checkpoints from older versions don't contain a fingerprint, so they aren't compared. Every process must call this
     function.
 
     Raises:
@@ -99,7 +99,7 @@ def require_same(job: Job, digests: Sequence[Sequence[int]]) -> None:
 def _unfinished(shards: Shards) -> Iterator[str]:
     """Yield a message for each problem with the shards.
 
-    Possible problems are shards of two sets in one split, missing shards, and empty shards.
+    Possible problems are shards from two sets in one split, missing shards, and empty shards.
     """
     present: dict[tuple[str, str], list[str]] = {}
     for match in filter(None, map(NUMBERED.fullmatch, shards)):

@@ -1,6 +1,6 @@
 """Reads and writes a dataset's shards: `train-*.array_record` and `heldout-*.array_record` in a folder.
 
-The file trainer/data.py defines what a sample is.
+trainer/data.py defines what a sample is.
 """
 
 import contextlib
@@ -110,7 +110,7 @@ class Dataset:
             raise
 
     def described(self) -> dict[str, tuple[int, ...]]:
-        """Map each shard to its size in bytes, its record count, and a checksum of its first and last record.
+        """Map each shard to its size in bytes, its record count, and a checksum of its first and last records.
 
         If a checksum of the whole shard is stored, it is the fourth value.
         """
@@ -143,7 +143,7 @@ class Dataset:
         return error
 
     def _place(self, index: int) -> tuple[str, int]:
-        """Return the shard that contains a record and the record's index in it."""
+        """Return the shard that contains a record, and the record's index in that shard."""
         for shard, (_, count) in self.shards.items():
             if index < count:
                 return shard, index
@@ -160,7 +160,7 @@ class Dataset:
 
 
 def collated(samples: Sequence[Sample], config: Config) -> Batch:
-    """Return a batch of all these samples. If a sample were missing, the others would have too much weight.
+    """Return a batch of all these samples. If a sample were missing, the remaining ones would have too much weight.
 
     Raises:
         TrainerError: If `collate` drops or adds samples.

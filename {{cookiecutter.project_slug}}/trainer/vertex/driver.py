@@ -1,4 +1,4 @@
-"""Compares the machine's GPU driver with the driver version that the image's CUDA version requires."""
+"""Compares the machine's GPU driver version with the one that the image's CUDA version requires."""
 
 import contextlib
 import re
@@ -39,7 +39,7 @@ def is_too_old(driver: str, cuda: str) -> bool:
 
 
 def why_no_gpu(cuda: str, driver: str) -> str:
-    """Return a sentence that explains why a GPU image doesn't find a GPU and how to fix the problem.
+    """Return a sentence that explains why a GPU image can't find a GPU, and how to fix the problem.
 
     Args:
         cuda: the image's CUDA version, such as 13.0.

@@ -1,6 +1,6 @@
 """Leases an output folder to one job. The chief acquires the lease before the job reads or writes files in the folder.
 
-The folder `lease` in the checkpoint folder contains two files per writer. The launcher also reads these files, as
+The `lease` folder in the checkpoint folder contains two files per writer. The launcher also reads these files, as
 launcher/docs/events.md describes.
 
     JOB.json  The claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"}.
@@ -13,8 +13,8 @@ the writer for 60 s. If the writer renews its lease during this time, it is aliv
 compared. Each renewal creates a file with a new name, because a mounted bucket lists new names immediately. The
 contents and times of files may come from a cache that is up to 60 s old. Operations on a bucket aren't atomic.
 Therefore, each writer first writes its claim, then waits until other machines see the claim, and then looks for other
-claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If none of the
-writers has renewed its lease, the folder goes to the one with the oldest claim.
+claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If no writer has,
+the folder goes to the one with the oldest claim.
 Source: Cloud Storage FUSE documentation, "Caching" and "Limitations and differences from POSIX", 2026.
 """
 
@@ -60,7 +60,7 @@ class Claim:
 def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
     """If this replica is the chief, hold the output folder's lease while the block runs.
 
-    Raises TrainerError if another job holds the lease or this job can't write it.
+    Raises TrainerError if another job holds the lease or if the lease can't be written.
     """
     if not is_chief:
         yield
@@ -215,7 +215,7 @@ def _is_locked(folder: Path, claim: Claim) -> bool | None:
 def _machine(stream: IO[bytes]) -> str:
     """Return an ID for this machine and the file's mount.
 
-    A lock on the file is valid only for processes with the same ID.
+    Locks on the file work only among processes with the same ID.
     """
     return f"{BOOT.read_text().strip() if BOOT.exists() else platform.node()}:{os.fstat(stream.fileno()).st_dev}"
 
@@ -226,7 +226,7 @@ def _remove(folder: Path, job: str) -> None:
 
 
 def _in_use(folder: Path, claim: Claim, renewals: int) -> TrainerError:
-    """Return the error for a folder that another job uses.
+    """Return the error for a folder that another job is using.
 
     The seconds in the error's text are based on the file system's clock.
     """

@@ -1,6 +1,6 @@
 """Prints log lines as plain text on a terminal, and otherwise as JSON objects, which Cloud Logging parses.
 
-In Cloud Logging, the key `message` is the log entry's text, the key `severity` sets the entry's color, and all other
+In Cloud Logging, the `message` key is the log entry's text, the `severity` key sets the entry's color, and all other
 keys are searchable. The launcher acts on event keys, such as `step` and `lost_peer`, but never on a message's text.
 Source: Cloud Logging documentation, "Structured logging", 2026.
 """
@@ -38,7 +38,7 @@ def say_last(message: str, severity: str = "INFO") -> None:
 
 
 def say_lines(text: str, severity: str = "INFO", /, **fields: Any) -> None:
-    """Print each line of a text as a separate log line."""
+    """Print each line of the text as a separate log line."""
     for line in text.splitlines():
         say(line, severity, **fields)
 

@@ -1,6 +1,6 @@
-"""Determines from NCCL's log whether NCCL uses the reducers of Reduction Server.
+"""Determines from NCCL's log whether NCCL uses Reduction Server's reducers.
 
-NCCL reports only in its log whether it uses reducers. Idle reducers still cost money. This file requires only Python's
+Only NCCL's log shows whether NCCL uses reducers. Idle reducers still cost money. This file requires only Python's
 standard library, so you can copy it to another trainer.
 Source of the log lines: github.com/NVIDIA/nccl, versions 2.18 to 2.32, in src/plugin, src/transport, and src/graph.
 
@@ -111,7 +111,7 @@ def read_log(environ: Mapping[str, str]) -> Log:
 def end_log(environ: Mapping[str, str]) -> None:
     """Discard everything that NCCL logs from now on.
 
-    Otherwise, one line per all-reduce would fill the disk within days.
+    Otherwise, a log line per all-reduce would fill the disk within days.
     """
     path = _path()
     if not _is_ours(environ) or not path.exists():
@@ -149,7 +149,7 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
         chief: the log of rank 0.
         ranks: the number of ranks in all processes. Pass 0 if only the chief's log is known.
         connected: the number of connected ranks in all processes. Pass None if only the chief's log is known.
-        gpus: the number of GPUs per machine. Pass 0 if this number isn't known.
+        gpus: the number of GPUs per machine. Pass 0 if this number is unknown.
     """
     unknown = f"NCCL's log doesn't show whether the {reducers} reducers are used"
     if not chief.is_ours:
@@ -167,7 +167,7 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
     if others_may and not connected and not chief.way:
         return Use(
             None,
-            f"{unknown}: rank 0 isn't connected to reducers, but other ranks may be; sum `connected` over all ranks",
+            f"{unknown}: rank 0 isn't connected to reducers, but other ranks might be; sum `connected` over all ranks",
         )
     if not connected and not others_may:
         why, cure = TOO_MANY_GPUS if gpus > MOST_GPUS else chief.cause

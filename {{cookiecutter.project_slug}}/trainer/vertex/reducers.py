@@ -22,8 +22,8 @@ def prepare(count: int, environ: MutableMapping[str, str], *, rank: int, gpus: b
 
     If NCCL can't use the reducers, the chief prints a warning.
 
-    Raises TrainerError if reducers are required but the job doesn't have any. Raises IdleReducersError if reducers are
-    required but the run doesn't use GPUs.
+    Raises TrainerError if reducers are required but the job has none. Raises IdleReducersError if reducers are required
+    but the run doesn't use GPUs.
     """
     if required and not count:
         raise TrainerError(
@@ -88,7 +88,7 @@ def settle(
 def _idle(sentence: str, rank: int) -> IdleReducersError:
     """Print a log line on the chief and return the error for idle reducers.
 
-    Alerts match the line's field `reducers`.
+    Alerts match the log line's `reducers` field.
     """
     if rank == 0:
         say(sentence, "ERROR", reducers="idle")

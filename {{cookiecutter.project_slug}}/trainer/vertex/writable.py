@@ -23,7 +23,7 @@ DENIED = (errno.EACCES, errno.EPERM)
 SPACE = "free some space on this disk, or choose another output folder"
 IN_THE_WAY = "a file is in the way; remove it, or choose another output folder"
 USER = "run as root, as the image does, or give this user write permission"
-BUCKET = "check that the bucket exists, and that the job's service account has the role Storage Object Admin"
+BUCKET = "check that the bucket exists, and that the job's service account has the Storage Object Admin role"
 CURES: dict[int | None, str] = {
     **dict.fromkeys((None, errno.ENOSPC, errno.EDQUOT), SPACE),
     **dict.fromkeys((errno.ENOTDIR, errno.EEXIST, errno.EISDIR), IN_THE_WAY),

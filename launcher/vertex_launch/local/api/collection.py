@@ -170,7 +170,7 @@ def read_message(call: Call, kind: Any) -> Any:
 
 
 def without_output(message: Any, names: Iterable[str] = OUTPUT_ONLY) -> Any:
-    """Clear, in place, the output-only fields of a message and of any model that the message contains."""
+    """Clear the output-only fields of a message and of any model that it contains. Modify the message in place."""
     pb = type(message).pb(message)
     model = "model_to_upload" in pb.DESCRIPTOR.fields_by_name and pb.HasField("model_to_upload")
     for part in (pb, pb.model_to_upload) if model else (pb,):

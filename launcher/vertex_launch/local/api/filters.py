@@ -2,7 +2,7 @@
 
 The filter language is the subset of AIP-160 that Vertex AI and Cloud Logging document. The filter language supports
 comparisons, `:` with `*`, AND, OR, NOT, and parentheses. A space means AND, and OR has a higher precedence than AND.
-Metadata filters also support metadata.FIELD.KIND and the function in_context("NAME").
+Metadata filters also support metadata.FIELD.KIND and the in_context("NAME") function.
 Source: google.aip.dev/160, 2026; google-cloud-aiplatform 2.7.0, types/metadata_service.py.
 """
 
@@ -27,7 +27,7 @@ LAST = "~"  # sorts after every time
 
 
 class Filter(NamedTuple):
-    """A parsed filter: its predicate, and the bounds that it sets on `timestamp`, as UTC times in the API's format."""
+    """A parsed filter, with its predicate and its bounds on `timestamp` as UTC times in the API's format."""
 
     matches: Predicate
     since: str = ""
@@ -168,7 +168,7 @@ class _Parser:
         return lambda resource: context in resource.get(IN_CONTEXT, ())
 
     def _take(self, *wanted: str) -> str:
-        """Consume and return the next token if `wanted` contains it. Otherwise, return "" and consume nothing."""
+        """Consume and return the next token if `wanted` contains it. Otherwise, return "" without consuming a token."""
         return self._tokens.popleft() if self._tokens and self._tokens[0] in wanted else ""
 
     def _text(self, wanted: str) -> str:

@@ -93,7 +93,7 @@ class Router:
     """An ASGI application that sends each request to the first route with a matching method and path.
 
     A route's path is a regular expression. In a path, {name} matches the pattern PARTS[""], and {name:KIND} matches the
-    pattern PARTS[KIND]. The function `connect` handles websockets.
+    pattern PARTS[KIND]. The `connect` function handles websockets.
     """
 
     def __init__(self, routes: Iterable[Route], connect: Connect | None = None) -> None:
@@ -175,9 +175,9 @@ async def read_body(call: Call) -> bytes:
 
 
 def refusal(call: Call, error: Exception) -> Response:
-    """Return an error response in the format of the called API, and log the error in the server's terminal."""
+    """Return an error response in the format of the called API, and log the error to the server's terminal."""
     if isinstance(error, OSError):
-        fault = f"the operating system reported: {error.strerror or error}; check the disk and permissions"
+        fault = f"the operating system reported: {error.strerror or error}; check the disk space and permissions"
         error = ApiError("INTERNAL", fault)
     elif not isinstance(error, ApiError):
         traceback.print_exception(error)

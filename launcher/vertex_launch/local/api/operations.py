@@ -1,6 +1,6 @@
 """Long-running operations.
 
-An operation is already done when a client receives it. Therefore, it only stores a response.
+An operation is already done when a client receives it. Therefore, an operation only stores a response.
 
 Source: googleapis, google/longrunning/operations.proto.
 """

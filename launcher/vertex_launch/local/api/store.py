@@ -33,7 +33,7 @@ NAME = re.compile(f"projects/{PART}/locations/{PART}(/{PART}/{PART})+")
 class Store:
     """A thread-safe store of all resources.
 
-    Raises FaultError if another process uses the state folder or if the folder isn't writable. A method that takes a
+    Raises FaultError if another process uses the state folder or if it isn't writable. A method that takes a
     resource name raises ApiError NOT_FOUND if the resource doesn't exist.
     """
 
@@ -57,10 +57,12 @@ class Store:
     def create(self, name: str, resource: Mapping[str, Any]) -> Resource:
         """Store a new resource with its name and the current time.
 
-        Raises ApiError if the name isn't valid, the name is already in use, or the disk is full.
+        Raises ApiError if the name isn't valid or is already in use, or if the disk is full.
         """
         if not NAME.fullmatch(name):
-            raise ApiError("INVALID_ARGUMENT", f'"{name}" isn\'t a resource name; use letters, digits, -, and _ in IDs')
+            raise ApiError(
+                "INVALID_ARGUMENT", f'"{name}" isn\'t a valid resource name; use letters, digits, -, and _ in IDs'
+            )
         with self._changed:
             if name in self._resources:
                 raise ApiError("ALREADY_EXISTS", f"{name} already exists")
@@ -194,7 +196,7 @@ def endpoint_of(folder: Path) -> str:
 
 
 def _holder(folder: Path) -> tuple[str, str]:
-    """Return the process ID and endpoint of the process that uses a folder. For `run`, the endpoint is ""."""
+    """Return the ID and endpoint of the process that uses a folder. For the `run` command, the endpoint is ""."""
     with contextlib.suppress(OSError), (folder / LOCK).open() as file:
         if locked_elsewhere(file):
             process, _, endpoint = file.read().strip().partition(" ")
@@ -205,7 +207,7 @@ def _holder(folder: Path) -> tuple[str, str]:
 def _locked(folder: Path, endpoint: str) -> IO[str]:
     """Lock a state folder for this process, and return the open lock file.
 
-    Raises FaultError if another process uses the folder or if the folder isn't writable.
+    Raises FaultError if another process uses the folder or if it isn't writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Runs custom jobs, tuning jobs, and pipelines as background tasks. Each runs in its own thread and can be canceled."""
+"""Runs custom jobs, tuning jobs, and pipelines as cancelable background tasks, each in its own thread."""
 
 import contextlib
 import threading
@@ -181,7 +181,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
             self._finish(task, state, error)
 
     def _stopped(self, name: str, why: str = "") -> tuple[str, dict[str, Any]]:
-        """Return the final state and error of a task that a client or a service shutdown stopped."""
+        """Return the final state and error of a task that was stopped by a client or a service shutdown."""
         resource = self._store.get(name)
         if resource["state"] == f"{self.prefix}CANCELLING":
             # The service's text contains the word CANCELED, which Prefect's worker uses to distinguish a cancellation

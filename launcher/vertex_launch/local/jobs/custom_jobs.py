@@ -145,7 +145,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
         """Return a job's errors, with `place` prefixed to each error's location.
 
-        The errors come from missing local resources and from the rules of `vertex-launch check`, applied to the
+        The errors come from missing local resources and from applying the rules of `vertex-launch check` to the
         request's project and region. Local resources include experiments, TensorBoards, persistent resources, and the
         mlflow package. Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
         """
@@ -210,7 +210,7 @@ class Jobs(BackgroundTasks[_Ticket]):
     def _lose(self, resource: Resource) -> None:
         """Set the final state of a job whose process has exited.
 
-        Don't end a queued job or a job that the `run` command is still running.
+        Don't end a queued job or one that the `run` command is still running.
         """
         name = resource["name"]
         if resource["state"] == QUEUED and not resource.get(DEPENDS):
@@ -287,7 +287,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return replace(self._context, settings=replace(self._context.settings, project=project, region=region))
 
     def _curves(self, ticket: _Ticket) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that copies a job's curves to the job's TensorBoard, if any."""
+        """Return a context manager that copies a job's curves to its TensorBoard, if any."""
         output = output_folder(ticket.job, self._context.state_dir)
         if not (output and ticket.job.spec.tensorboard):
             return contextlib.nullcontext()
@@ -335,7 +335,7 @@ class Jobs(BackgroundTasks[_Ticket]):
 def _taken(room: Machines, needs: Machines) -> bool:
     """Reserve machines, and return whether enough were available.
 
-    If not, all later jobs that need the same capacity also wait.
+    If too few were available, all later jobs that need the same capacity also wait.
     """
     room.subtract(needs)
     return all(room[stock] >= 0 for stock in needs)

@@ -79,7 +79,7 @@ def join(store: Store, spec: CustomJobSpec, job: str) -> None:
 
 
 def _without_mlflow(job: Job, buckets: Path) -> Findings:
-    """Yield a finding for each package that requires the autologging extra but not mlflow."""
+    """Yield a finding for each package that requires the autologging extra but doesn't require mlflow."""
     for pool in job.pools:
         container, uris = pool.spec.container_spec, pool.spec.python_package_spec.package_uris
         for name in PACKAGE.findall(" ".join((*container.command, *container.args, *uris))):
@@ -89,11 +89,11 @@ def _without_mlflow(job: Job, buckets: Path) -> Findings:
             if autologs and not any(line.startswith("mlflow") for line in wanted):
                 place = pool.at("pythonPackageSpec.packageUris" if uris else "containerSpec.command")
                 fault = "a package requires autologging but not mlflow, so pip can't find a matching version"
-                yield Finding(place, fault, f'add "{MLFLOW}" to the requirements of the package')
+                yield Finding(place, fault, f'add "{MLFLOW}" to the package\'s requirements')
 
 
 def _requirements(package: Path) -> Iterator[str]:
-    """Yield the requirements of a source distribution. Yield nothing if the file isn't one."""
+    """Yield the requirements of a source distribution. If the file isn't a source distribution, yield nothing."""
     unreadable = contextlib.suppress(tarfile.TarError, EOFError, OSError)
     with unreadable, open_regular(package) as file, tarfile.open(fileobj=file) as archive:
         for member in archive:
@@ -123,7 +123,7 @@ class Curves:
                     tensorboards.write(self._store, self._series(run or ROOT_RUN, tag), points)
 
     def _series(self, run: str, tag: str) -> str:
-        """Return a tag's time series. Create it if it doesn't exist."""
+        """Return a tag's time series. If the time series doesn't exist, create it."""
         name = f"{self._experiment}/runs/{run}"
         if name not in self._store:
             self._add_run(name)

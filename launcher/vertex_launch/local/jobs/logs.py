@@ -139,8 +139,8 @@ def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
 def list_entries(store: Store, request: Mapping[str, Any]) -> Resource:
     """Return a page of entries from the logs of all jobs, in response to an entries.list request.
 
-    A filter, such as the one that gcloud sends, can contain a tuning job's ID. In this case, all entries of the job's
-    trials are labeled with this ID. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
+    If the filter contains a tuning job's ID, as in gcloud's requests, all entries of the job's trials are labeled with
+    this ID. Raises ApiError INVALID_ARGUMENT if the request isn't valid.
     """
     projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):

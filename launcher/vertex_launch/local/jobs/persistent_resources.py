@@ -124,7 +124,7 @@ class PersistentResources(Records):
         return resource
 
     def _of_rules(self, parent: str, id: str, message: PersistentResource) -> Findings:
-        """Yield the job rules' findings about a resource's machines, network, and ID."""
+        """Yield the findings of the job rules about a resource's machines, network, and ID."""
         pools = message.resource_pools
         specs = [WorkerPoolSpec(machine_spec=pool.machine_spec, disk_spec=pool.disk_spec) for pool in pools]
         job = Job(id, id, CustomJobSpec(worker_pool_specs=specs, persistent_resource_id=id, network=message.network))
@@ -157,7 +157,7 @@ def _of_counts(pool: ResourcePool) -> Findings:
     elif "autoscaling_spec" in pool and not (1 <= least <= count <= largest <= MOST and least < largest):
         fault, cure = (
             f"the range {least} to {largest} isn't valid for {count} machines",
-            f"set 1 <= minimum <= {count} <= maximum",
+            f"set limits that satisfy 1 <= minimum <= {count} <= maximum",
         )
         yield Finding("autoscalingSpec", fault, cure)
 

@@ -102,7 +102,7 @@ class Pipelines(BackgroundTasks[_Pipeline]):
         return self._begin(pipeline, resource | {"state": f"{PREFIX}PENDING"})
 
     def _check(self, pipeline: _Pipeline) -> None:
-        """Raise ApiError if the pipeline can't succeed because of its job, dataset, or model."""
+        """Raise ApiError if the pipeline's job, dataset, or model would cause it to fail."""
         resource, name = pipeline.resource, pipeline.message.display_name
         if isinstance(pipeline.work, CustomJob):
             findings = self._jobs.findings(pipeline.parent, Job(f"request {name}", name, pipeline.spec), INPUTS)

@@ -1,6 +1,6 @@
 """Suggests parameters for the trials of a study, selects each trial's final measurement, and stops trials early.
 
-Vertex AI uses Google Vizier. The local Vertex uses optuna, which is imported when the first study begins. The module
+Vertex AI uses Google Vizier. The local Vertex uses optuna, which is imported when the first study begins.
 study_validation.py has already checked the study.
 """
 
@@ -114,7 +114,7 @@ class Search:
     def why_none(self, measurements: Sequence[Measurement]) -> str:
         """Return a phrase about a NaN or infinite value in the last measurement that contains all metrics.
 
-        Return "" if no measurement has all metrics.
+        Return "" if no measurement contains all metrics.
         """
         for last in self._whole(measurements)[-1:]:
             id, value = next((id, value) for id, value in last.metrics.items() if not math.isfinite(value))
@@ -122,7 +122,7 @@ class Search:
         return ""
 
     def should_stop(self, suggestion: Suggestion, measurements: Sequence[Measurement]) -> bool:
-        """Return whether the study's automated stopping rule requires stopping a running trial now."""
+        """Return whether a running trial must stop now under the study's automated stopping rule."""
         if not (self._ended and (curve := self._curve(suggestion, measurements))):
             return False
         if "median_automated_stopping_spec" in self._spec:
@@ -168,7 +168,7 @@ class Search:
 
 
 def findings(spec: StudySpec) -> Findings:
-    """Yield a finding if the study requires optuna but optuna isn't installed. A grid search doesn't require optuna."""
+    """Yield a finding if the study requires optuna but it isn't installed. A grid search doesn't require optuna."""
     if spec.algorithm != GRID:
         yield from not_installed("optuna", "studySpec")
 
@@ -288,7 +288,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
 
 
 def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
-    """Convert a parameter's value to the value that optuna must draw for it."""
+    """Convert a parameter's value to the one that optuna must draw for it."""
     kind = kind_of(parameter)
     if kind == "categorical_value_spec":
         return str(value)

@@ -42,7 +42,7 @@ class _Trial:
 
     @property
     def job(self) -> str:
-        """The name of the trial's custom job, or "" if the trial hasn't had one yet.
+        """The name of the trial's custom job, or "" if the trial doesn't have one yet.
 
         If the trial is waiting to run again, this is the name of its earlier custom job.
         """
@@ -98,7 +98,7 @@ class Tunings(BackgroundTasks[_Study]):
     def create(self, parent: str, message: HyperparameterTuningJob, earlier: Resource | None = None) -> Resource:
         """Check and start a tuning job. Raises ApiError if the tuning job isn't valid.
 
-        If `earlier` is set, continue this earlier tuning job with the same study. The earlier tuning job's successful
+        If `earlier` is set, continue that tuning job, which has the same study. The earlier tuning job's successful
         trials keep their results, and all others run again.
         """
         refuse([*name_findings(message.display_name), *self.findings(parent, message)])

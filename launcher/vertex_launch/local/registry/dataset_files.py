@@ -39,7 +39,7 @@ Item = dict[str, Any]
 
 @dataclass(frozen=True)
 class DatasetContent:
-    """The contents of a dataset: either table rows or items as JSON objects."""
+    """The contents of a dataset, which are either table rows or items (JSON objects)."""
 
     header: Sequence[str]  # empty for items
     rows: Sequence[Any]
@@ -56,7 +56,7 @@ class DatasetContent:
         """
         if key not in self.header:
             columns = ", ".join(self.header) or "none"
-            raise ApiError("INVALID_ARGUMENT", f'the dataset has no column "{key}"; the columns are {columns}')
+            raise ApiError("INVALID_ARGUMENT", f'the dataset doesn\'t have column "{key}"; the columns are {columns}')
         index = self.header.index(key)
         return [row[index] if index < len(row) else "" for row in self.rows]
 
@@ -86,7 +86,7 @@ def title(schema: str) -> str:
 
 
 def _items(config: Mapping[str, Any], kind: str, buckets: Path) -> Iterator[Item]:
-    """Yield the items of one import. To each item, add the labels that the import sets for all items."""
+    """Yield the items of one import. Add the import's common labels to each item."""
     schema = config.get("importSchemaUri", "")
     if f"/{kind}_" not in schema:
         raise ApiError("INVALID_ARGUMENT", f'importSchemaUri: "{schema}" isn\'t a schema for datasets of kind {kind}')
@@ -127,7 +127,7 @@ def _json_items(address: str, file: Path) -> Iterator[Item]:
         except ValueError:
             item = None
         if not (isinstance(item, dict) and isinstance(item.get(LABELS, {}), dict)):
-            raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} isn't a JSON item; use one item per line")
+            raise ApiError("INVALID_ARGUMENT", f"{address}: line {number} isn't a JSON item; write one item per line")
         if item:
             yield item
 
@@ -152,7 +152,7 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 
 
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
-    """Split a row into its ML use, as an item field, and its remaining cells.
+    """Return a row's ML use as an item field, and its remaining cells.
 
     The first remaining cell is the item's content.
     """

@@ -69,8 +69,8 @@ class Datasets(Collection):
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
         """Change the display name, description, or labels of a dataset.
 
-        The label that contains the dataset's type doesn't change. Raises ApiError if `changed` contains any other field
-        or an invalid value.
+        The label that contains the dataset's type doesn't change. Raises ApiError if `changed` contains an immutable
+        field or an invalid value.
         """
         if wrong := [field for field in changed if field not in CHANGEABLE]:
             fault = f"updateMask: a dataset's {wrong[0]} can't be changed; use {', '.join(CHANGEABLE)}"
@@ -154,7 +154,7 @@ class Annotations(DataItems):
 
 
 def export(dataset: Resource, config: Mapping[str, Any], buckets: Path, destination: str) -> dict[str, str]:
-    """Split a dataset and write the sets to a bucket. Return the training job's environment variables for the sets.
+    """Split a dataset and write the sets to a bucket. Return the environment variables that describe the sets.
 
     `config` is a pipeline's inputDataConfig. If `config` doesn't set a folder, write the sets to `destination`. Raises
     ApiError if a dataset file is missing or the local Vertex doesn't support the split.
@@ -214,7 +214,7 @@ def _findings(dataset: Resource) -> Findings:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Return a google.protobuf.Value as an object. Return {} if the value isn't one."""
+    """Return a google.protobuf.Value as an object. Return {} if the value isn't an object."""
     return value if isinstance(value, dict) else {}
 
 

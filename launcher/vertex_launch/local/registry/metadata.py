@@ -71,11 +71,11 @@ class _Nodes(Records):
         return super().methods() | {f"POST {self.collection}:purge": self._purge}
 
     def _purge(self, call: Call, name: str) -> Resource:
-        """Delete the resources that match a filter. Without `force`, return only their number and sample names."""
+        """Delete all resources that match a filter. Without `force`, return only the match count and sample names."""
         kind = name.rpartition("/")[2].title()
         wanted = read_message(call, getattr(service, f"Purge{kind}Request"))
         if not wanted.filter:
-            raise invalid([Finding("filter", "is missing", f"set a filter for the {kind.lower()} to purge")])
+            raise invalid([Finding("filter", "is missing", f"set a filter that selects the {kind.lower()}")])
         matches = filters.predicate(wanted.filter, fields(self.message) | {*self.hidden})
         names = [node["name"] for node in self.list(name.rpartition("/")[0]) if matches(node)]
         if wanted.force:

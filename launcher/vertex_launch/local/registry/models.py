@@ -136,7 +136,7 @@ class Models(Collection):
     def update(self, name: str, changed: Mapping[str, Any]) -> Resource:
         """Change all versions of a model. If `name` is NAME@VERSION, change only that version.
 
-        Raises ApiError if `changed` contains a field that can't be changed.
+        Raises ApiError if `changed` contains an immutable field.
         """
         versioned = "@" in name and not name.endswith("@-")
         if wrong := [field for field in changed if field not in CHANGEABLE[versioned]]:
@@ -167,7 +167,7 @@ class Models(Collection):
             self._store.delete(version["name"])
 
     def _merge_aliases(self, call: Call, name: str) -> Resource:
-        """Move aliases from other versions to this version. Remove the aliases that begin with a minus sign."""
+        """Move aliases from other versions to this one. Remove the aliases that begin with a minus sign."""
         changes = read_message(call, service.MergeVersionAliasesRequest).version_aliases
         removed = {alias[1:] for alias in changes if alias.startswith("-")}
         added = [alias for alias in changes if not alias.startswith("-")]
@@ -222,7 +222,7 @@ class Models(Collection):
         """
         folder = object_path(artifact_uri, self._buckets)
         if folder is None or not any(path.is_file() for path in folder.rglob("*")):
-            cure = "save the model in that folder. A training job must save the model in the folder in AIP_MODEL_DIR"
+            cure = "save the model in that folder. A training job must save the model in $AIP_MODEL_DIR"
             raise ApiError("FAILED_PRECONDITION", f"{artifact_uri} is empty, so it doesn't contain a model; {cure}")
         return folder
 

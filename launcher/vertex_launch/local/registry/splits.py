@@ -67,7 +67,7 @@ def _fractions(split: Mapping[str, float]) -> Fractions:
 
 
 def _by_fraction(count: int, shares: Fractions) -> Assignment:
-    """Assign rows to sets randomly. `shares` contains each set's fraction, which is rounded to whole rows."""
+    """Assign rows to sets randomly, in proportion to `shares`. Set sizes are rounded to whole rows."""
     return _assigned(count, [_shuffled(range(count))], shares)
 
 
@@ -105,7 +105,7 @@ def _by_use(items: Sequence[Resource]) -> Assignment:
 
 
 def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment:
-    """Return, for each item, the first set whose filter matches it. The filter "-" doesn't match any item."""
+    """For each item, return the first set whose filter matches it. The filter "-" doesn't match any item."""
     filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
     tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
     labels = [{"labels": item.get(LABELS, {})} for item in items]
@@ -113,7 +113,7 @@ def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignmen
 
 
 def _by_stratum(values: Sequence[Hashable], shares: Fractions) -> Assignment:
-    """Assign rows to sets randomly, but preserve each value's frequency. Rare values share one stratum."""
+    """Assign rows to sets by stratified sampling, which preserves value frequencies. Rare values share one stratum."""
     strata: dict[Hashable, list[int]] = defaultdict(list)
     for i, value in enumerate(values):
         strata[value].append(i)

@@ -1,6 +1,6 @@
 """TensorBoards, with their experiments, runs, and time series.
 
-The points of a time series are stored as the resource's rows.
+The points of a time series are stored as rows of its resource.
 Source: google-cloud-aiplatform 2.7.0, types/tensorboard_service.py and services/tensorboard_service/client.py.
 """
 
@@ -59,7 +59,7 @@ def write(store: Store, series: str, points: Sequence[Resource]) -> None:
 def scalars(store: Store, experiment: str, root: str) -> dict[str, list[tuple[int, float]]]:
     """Return an experiment's scalars as (step, value) pairs.
 
-    The key is TAG for the run `root`, and RUN/TAG for any other run.
+    Each key is TAG for the `root` run and RUN/TAG for any other run.
     """
     found = {}
     for run in store.list(experiment, "runs"):
@@ -196,7 +196,7 @@ def _points(store: Store, series: str) -> list[Resource]:
 def _data(store: Store, series: str, most: int, expression: str = "") -> Resource:
     """Return a time series with at most `most` points that match a filter. If `most` is -1, return all matching points.
 
-    Vertex AI selects random points. The local Vertex selects evenly spaced points, including the last point.
+    Vertex AI selects random points. The local Vertex selects evenly spaced points, including the last one.
     """
     matches = filters.predicate(expression, fields(TimeSeriesDataPoint))
     found = [point for point in _points(store, series) if matches(point)]
@@ -207,7 +207,7 @@ def _data(store: Store, series: str, most: int, expression: str = "") -> Resourc
 
 
 def _points_in(call: Call, request: Any) -> Any:
-    """Parse a request that contains points.
+    """Parse a request to write points.
 
     Raises ApiError if the request isn't valid. To save time, report only the first error.
     """

@@ -38,7 +38,7 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
 
 
 def signal_training_process(number: int, order: Signals) -> None:
-    """Send a signal to the descendant of a replica's first process that has used the most CPU time."""
+    """Signal the process that has used the most CPU time among the descendants of a replica's first process."""
     with contextlib.suppress(psutil.Error, ValueError):  # the process has just exited, or there is no descendant
         max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
 
@@ -53,9 +53,9 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
-    """Map the addresses of each TCP connection of these processes to the process that owns the socket.
+    """Map the addresses of each TCP connection to the process, among these processes, that owns the socket.
 
-    Connections on this machine that were closed within the last minute are mapped to None.
+    Map connections on this machine that were closed within the last minute to None.
     """
     owners, found = _sockets(members), dict[Ends, Member | None]()
     for family, ipv4 in IPV4.items():
@@ -69,13 +69,13 @@ def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
 
 
 def links(found: Mapping[Ends, Member | None]) -> dict[Ends, tuple[Member, Member]]:
-    """Return each connection between two replica processes, with the owners of both ends."""
+    """Return each connection between two replica processes, with the processes at both ends."""
     pairs = {ends: (member, found.get(ends[::-1])) for ends, member in found.items()}
     return {ends: (one, other) for ends, (one, other) in pairs.items() if one and other}
 
 
 def opened() -> tuple[str, ...]:
-    """Return how many connections the processes of this system have opened and accepted. Source: RFC 4022."""
+    """Return the numbers of TCP connections that this system has opened and accepted. Source: RFC 4022."""
     with open("/proc/net/snmp", encoding="ascii") as counters:
         names, counts = (line.split() for line in counters if line.startswith("Tcp:"))
     return tuple(count for name, count in zip(names, counts, strict=True) if name in OPENED)
@@ -90,7 +90,7 @@ def visible() -> bool:
 
 
 def _sockets(members: Iterable[Member]) -> dict[int, Member]:
-    """Return the owner of each socket, keyed by inode.
+    """Return the process that owns each socket, keyed by the socket's inode.
 
     If several processes share a socket, the parent process is the owner.
     """

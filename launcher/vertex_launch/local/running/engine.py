@@ -1,6 +1,6 @@
 """Runs the replicas of one job as processes, with restarts and simulated faults, until the job ends.
 
-The primary replica is the only one in pool 0. The job succeeds when the primary exits with code 0. The launcher then
+The primary is the only replica in pool 0. The job succeeds when the primary exits with code 0. The launcher then
 stops all other replicas. No replica process outlives the launcher, even if the launcher is killed.
 Source: Vertex AI documentation, "Understand the custom training service", mid-2026.
 """
@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main threa
 class Execution:
     """A running job.
 
-    The method `run` runs the job, and any thread can call the other methods to control it.
+    The `run` method runs the job. Any thread can call the other methods to control the job.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class Execution:
                 yield Ended(state.replica, 0, instead="hasn't started yet")
 
     def _files(self) -> tuple[str, ...]:
-        """Return sentences, without duplicates, about the files that the replicas wrote."""
+        """Return distinct sentences about the files that the replicas wrote."""
         notes, isolated = list[str](), self._job.isolation
         with contextlib.suppress(FileNotFoundError):
             notes += (self._job.logs / NOTES).read_text(errors="replace").splitlines()

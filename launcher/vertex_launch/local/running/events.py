@@ -1,6 +1,6 @@
 """Reads the events that a trainer reports to the launcher in fields of its JSON output lines.
 
-The file launcher/docs/events.md lists all fields. This module never parses the text of a message.
+launcher/docs/events.md documents all fields. This module never parses the text of a message.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ LONGEST = 40  # the maximum number of characters of a metric
 
 @dataclass(frozen=True)
 class Steps:
-    """A run's progress: the finished steps, the total number of steps, and a metric such as `train loss 0.1234`.
+    """A run's progress: the numbers of finished and total steps, and a metric such as `train loss 0.1234`.
 
     The metric can be "".
     """

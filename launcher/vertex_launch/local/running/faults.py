@@ -42,7 +42,7 @@ SENTENCES: Mapping[Action, str] = {  # {} is the number
 IN_PYTHON: Mapping[Action, Signals] = {"exit0": SIGXCPU, "raise": SIGUSR2}  # the signals of injected/sitecustomize.py
 INJECTED = Path(__file__).with_name("injected")
 
-# Matches `step 20/100`, `Step: 20`, and `global_step=20`, but no part of a path.
+# Matches `step 20/100`, `Step: 20`, and `global_step=20`, but not a part of a path.
 STEP = re.compile(r"(?<![a-z/@:.-])step\W{1,3}(\d+)", re.IGNORECASE)
 FLIPPED = 64  # bytes
 DAMAGES = ("flip", "truncate")
@@ -107,7 +107,7 @@ def _listening(replica: Replica) -> Replica:
 
 
 def step_of(line: str) -> int:
-    """Return the step that a printed line reports in the JSON field `step` or in text such as `step 20`.
+    """Return the step that a printed line reports in the `step` JSON field or in text such as `step 20`.
 
     Return 0 if the line doesn't contain a step.
     """

@@ -103,7 +103,7 @@ def free_addresses(count: int) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports on which no program is listening at any address of this machine.
+    """Return distinct ports on which no program is listening on any address of this machine.
 
     A port is reused only after thousands of other ports have been used, because a new job's replicas might not be
     listening yet.
@@ -122,7 +122,7 @@ def free_ports(count: int) -> list[int]:
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Return an endless iterator that repeats the ports for replicas in the same random order.
+    """Return an endless iterator over the replica ports, which repeat in the same random order.
 
     The system never uses these ports for outgoing connections, so a restarted replica can use its port again.
     """

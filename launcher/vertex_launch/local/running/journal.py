@@ -27,7 +27,7 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def write(self, replica: str, line: str, severity: str = "INFO") -> None:
-        """Add a line to the journal. The argument `severity` applies only if the line doesn't set one itself."""
+        """Add a line to the journal. The `severity` argument applies only if the line doesn't specify its own."""
         with self._lock, contextlib.suppress(OSError):  # a full disk doesn't end the job
             if not self._file.closed:
                 self._time = max(self._time, now())  # readers search by time, and the clock can be set back

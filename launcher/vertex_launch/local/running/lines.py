@@ -1,4 +1,4 @@
-"""Splits a replica's output into lines, parses them as Cloud Logging does, and keeps the last ones."""
+"""Splits a replica's output into lines, parses them as Cloud Logging does, and keeps the last lines."""
 
 import math
 import re
@@ -54,7 +54,7 @@ class Tail:
         self.event: events.Fields = {}  # the last event that states why the replica exits
 
     def add(self, line: str, severity: str) -> None:
-        """Add a line. The argument `severity` applies to lines that don't set one."""
+        """Add a line. The `severity` argument applies to lines that don't specify their own."""
         with self._lock:
             fields = payload(line)
             text = _text(fields, line)

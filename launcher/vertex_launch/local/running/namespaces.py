@@ -37,7 +37,7 @@ class Isolation:
     def command(self, command: Sequence[str], pool: int = 0, notes: Path | None = None) -> list[str]:
         """Return the command line that runs a pool's command in isolation.
 
-        The shim adds notes about the job to the file `notes`.
+        The shim appends notes about the job to the `notes` file.
         """
         order: dict[str, object] = {"world": self.world}
         if self.state:

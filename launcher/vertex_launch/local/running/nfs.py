@@ -34,7 +34,7 @@ def folders(job: Job, state_dir: StateDir) -> dict[int, dict[str, Path]]:
 
 
 def require_mounts(job: Job, isolated: Isolation) -> None:
-    """Raise FaultError if the job has NFS mounts but this system doesn't permit mounts."""
+    """Raise FaultError if the job has NFS mounts but replicas can't mount folders on this system."""
     fault, cure = (
         "this system doesn't permit processes to mount folders",
         "run the job with --containers, or use a bucket",

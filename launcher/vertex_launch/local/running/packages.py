@@ -1,7 +1,7 @@
 """Creates virtual environments so that a package is visible only to the job that installs it.
 
-Python searches the job's environment before the launcher's environment. pip treats the launcher's packages as
-installed. The launcher creates environments for a job if it has a pythonPackageSpec or runs pip in a command. When
+Python searches the job's environment before the launcher's. pip treats the launcher's packages as
+installed. The launcher creates environments only for jobs that have a pythonPackageSpec or run pip in a command. When
 a job runs pip, pip never changes the launcher's environment or the user's ~/.local folder.
 """
 
@@ -54,7 +54,7 @@ def folders(environment: Path) -> tuple[Path, ...]:
 
 
 def variables(environment: Path, env: Variables) -> dict[str, str]:
-    """Return the variables in `env`, changed so that a process searches this virtual environment first."""
+    """Return the variables in `env`, modified so that a process searches this virtual environment first."""
     return {
         **env,
         **(NOT_ISOLATED if _builds_wheels() else {}),
@@ -69,7 +69,7 @@ def variables(environment: Path, env: Variables) -> dict[str, str]:
 
 
 def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
-    """Create an environment that precedes the folders `beneath` and the launcher's packages on the search path.
+    """Create an environment that is searched before the folders in `beneath` and the launcher's packages.
 
     Creating an environment takes only milliseconds because its files are symbolic links.
     """
@@ -119,11 +119,11 @@ def prepared(
     environ: Variables,
     stopping: threading.Event = NEVER,
 ) -> list[Replica]:
-    """Create an environment for each replica that installs packages. Return all replicas.
+    """Create a virtual environment for each replica that installs packages. Return all replicas.
 
     The environments and the file pip.log are created in `folder`. When pip installs packageUris, it uses the shell's
     pip settings from `environ`. Raises FaultError if a package isn't in its bucket or pip can't install a package.
-    Raises FaultError if `stopping` is set because the job is no longer needed.
+    Raises FaultError if `stopping` is set, which means that the job is no longer needed.
     """
     folder = folder.absolute()
     of_pip = {name: value for name, value in environ.items() if name in PIPS_OWN or name.startswith("PIP_")}

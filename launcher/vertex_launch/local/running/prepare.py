@@ -60,7 +60,7 @@ def prepare(
 ) -> PreparedJob:
     """Assign hosts, CPU and GPU shares, environment variables, folders, and installed packages to a job's replicas.
 
-    Reducers receive only a host. The event `stopping` is set when the job is no longer needed. Raises FaultError if
+    Reducers receive only a host. The `stopping` event is set when the job is no longer needed. Raises FaultError if
     only the image defines a pool's command or if a simulated fault specifies an unknown replica. Raises FaultError if
     an image, the output folder's bucket, an NFS mount, or a package isn't available.
     """

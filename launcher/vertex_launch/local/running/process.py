@@ -76,7 +76,7 @@ class Process:
         except (OSError, ValueError) as error:  # such as a NUL, or an argument of more than 128 KiB
             log.close()
             reason = error.strerror if isinstance(error, OSError) else error
-            cure = "write long values to a file in a bucket, and remove NUL characters and any = in variable names"
+            cure = "write long values to a file in a bucket; remove NUL characters, and any = in a variable name"
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
                 cure = "run fewer replicas at the same time, or increase this system's limits (see ulimit -a)"
             raise FaultError(f"{replica.name}: this system can't start the replica: {reason}; {cure}") from None
@@ -150,7 +150,7 @@ class Process:
         report(self, Ended(self._replica, code, tail.lines, tail.errors, now, raised=tail.raised, event=tail.event))
 
     def _drain(self, ended: float) -> None:
-        """After the process exits, keep waiting while its last lines arrive, even if the terminal is slow."""
+        """Wait for the last lines of the exited process, even if the terminal is slow."""
         while self._reader.is_alive() and time.monotonic() < ended + DRAIN_SECONDS:
             patience = max(ended, self.heard) + READ_SECONDS - time.monotonic()
             if patience <= 0:

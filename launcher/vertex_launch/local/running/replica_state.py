@@ -85,9 +85,9 @@ class ReplicaState:
             self.process.send_signal(number)
 
     def is_due(self, fault: Fault, step: int, now: float) -> bool:
-        """Return whether a simulated fault can occur now.
+        """Return whether a simulated fault is due.
 
-        The argument `step` is the latest step that the job has reached.
+        `step` is the latest step that the job has reached.
         """
         if step < fault.step or (fault.after and now < self.began + fault.after):
             return False

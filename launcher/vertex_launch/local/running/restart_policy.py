@@ -1,4 +1,4 @@
-"""Defines how many times a replica or a whole job is restarted, after which exit codes, and with what grace period.
+"""Defines the exit codes after which a replica or a whole job restarts, the number of restarts, and the grace period.
 
 Source: Vertex AI documentation, "Understand the custom training service" and "Use Spot VMs with training", mid-2026.
 """

@@ -1,4 +1,4 @@
-"""Describes replicas that haven't printed a line for a long time: which are computing and which are waiting."""
+"""Describes whether replicas that haven't printed a line for a long time are computing or waiting."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ class Silence:
     def look(self, silent: float, processes: Mapping[str, int]) -> str:
         """Return a sentence about all replicas if no replica has printed a line for a long time.
 
-        Otherwise, return "". Return the sentence only once in each period without output.
+        Otherwise, return "". Return a sentence at most once in each period without output.
 
         Args:
             silent: the number of seconds since the last line of any replica.
@@ -57,7 +57,7 @@ def describe(before: Mapping[str, Activity], now: Mapping[str, Activity]) -> str
     busy = [name for name, one in now.items() if one.seconds - before.get(name, one).seconds >= IDLE * SAMPLE_SECONDS]
     waiting = [name for name in now if name not in busy]
     states = ", ".join(f"{name} {_state(name, name in busy, now)}" for name in now)
-    verdict = f". {listed(waiting, 'and')} may be waiting for {listed(busy, 'and')}" if busy and waiting else ""
+    verdict = f". {listed(waiting, 'and')} might be waiting for {listed(busy, 'and')}" if busy and waiting else ""
     return f"{sentence}: {states}{verdict}"
 
 

@@ -1,7 +1,7 @@
 """Finds a job's worlds. A world is a group of replicas whose processes were connected to each other.
 
 Training processes keep their connections open, so regular samples find them. After a connection is opened, samples are
-more frequent for a while. A short connection can still begin and end between two samples. Linux lists a closed
+more frequent for a while. However, a short-lived connection can begin and end between two samples. Linux lists a closed
 connection for one more minute, but doesn't list its owners. Therefore, the launcher doesn't know which replicas used a
 closed connection.
 """
@@ -25,7 +25,7 @@ SLOWER = 1000  # the pause is at least 1/1000 of the time since the last replica
 LOOKS = 3  # how many samples of all processes are required before a missing connection is conclusive
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
 ALONE = (
-    "The training processes of different worlds weren't connected. Unless they exchanged data through files, each"
+    "Training processes in different worlds weren't connected. Unless they exchanged data through files, each"
     " world trained a separate model. To train one model, use a strategy that reads TF_CONFIG, or start the script with"
     " torchrun --nnodes=$(WORLD_SIZE) --node-rank=$(RANK) --master-addr=$(MASTER_ADDR) --master-port=$(MASTER_PORT)"
 )
@@ -87,7 +87,7 @@ class Worlds:
                 self.workers.add(member)
 
     def notes(self, numbers: Mapping[str, int], succeeded: bool) -> Iterator[str]:
-        """Record the connections one last time, and yield sentences about worlds for the end of the job's log."""
+        """Record the connections one last time, and yield sentences about the job's worlds for the end of its log."""
         self.look(numbers, last=True)
         if succeeded and len(self.addresses) > 1:
             yield from self._count()
@@ -117,12 +117,12 @@ class Worlds:
     def _trains(self, member: Member) -> bool:
         """Return whether a process isn't a torchrun agent.
 
-        Agents are connected even if their workers train separately.
+        Agents are connected to each other even if their workers train separately.
         """
         return member in self.workers or member[0] not in self.sizes
 
     def _size(self, replica: str) -> int:
-        """Return a replica's number of training processes.
+        """Return the number of training processes in a replica.
 
         Don't count processes that only start other processes.
         """

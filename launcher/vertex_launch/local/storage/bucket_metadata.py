@@ -1,6 +1,6 @@
 """The metadata and IAM policies of buckets.
 
-The JSON file with a bucket's metadata and policy is outside the bucket's folder.
+The JSON file with a bucket's metadata and policy is stored outside the bucket's folder.
 
 The local Vertex doesn't enforce a bucket's metadata or policy. Every caller has all permissions, objects have one
 version, and lifecycle rules are ignored.
@@ -32,7 +32,7 @@ FIXED = (
 
 
 class BucketMetadata:
-    """The metadata of all buckets. The methods are thread-safe, and raise ApiError if a bucket doesn't exist."""
+    """The metadata of all buckets. The methods are thread-safe and raise ApiError if a bucket doesn't exist."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets

@@ -1,8 +1,8 @@
 """Stores Cloud Storage's buckets and objects as plain folders and files.
 
-Objects exist only as files. A file that a replica writes is immediately an object, and an uploaded object is a file.
-Therefore, an object has only the properties of a file. The content type of an object depends on its name, and custom
-metadata is discarded.
+Objects exist only as files. A file that a replica writes is immediately visible as an object, and an uploaded object is
+a file. Therefore, an object has only the properties of a file. The content type of an object depends on its name, and
+custom metadata is discarded.
 """
 
 import contextlib

@@ -136,7 +136,7 @@ class GcsApi:
             return _media(call, item, file, sums)
 
     def patch_object(self, call: Call, bucket: str, name: str) -> Any:
-        """Return the object without changes, because a file can't store an object's metadata."""
+        """Return the object unchanged, because a file can't store an object's metadata."""
         item = self.buckets.get(bucket, name)
         check(call.query, item)
         return self.described(call, item)
@@ -242,7 +242,7 @@ def _call_in(part: Message, batch: Call) -> Call:
 
 
 def _as_part(part: Message, answer: Response) -> bytes:
-    """Convert a response to a part of the batch response.
+    """Convert a response to one part of the batch response.
 
     The new part has the same content ID as the corresponding part of the request.
     """

@@ -49,7 +49,7 @@ def _keys(folder: Path, prefix: str, delimiter: str, start: str) -> Iterator[str
 
 
 def _names(folder: Path | str, prefix: str, start: str, inside: str = "") -> Iterator[str]:
-    """Yield object names in order. Skip symbolic links, and folders that can't contain a matching name."""
+    """Yield object names in order. Skip folders that can't contain a matching name, and all symbolic links."""
     try:
         with os.scandir(folder) as scanned:
             entries = [entry for entry in scanned if not name_fault(inside + entry.name)]
@@ -72,7 +72,7 @@ def _rolled(name: str, prefix: str, delimiter: str) -> str:
 
 
 def _glob(pattern: str) -> Callable[[str], bool]:
-    """Return a function that tests whether a name matches a matchGlob. A * doesn't match a slash, but ** does.
+    """Return a function that tests whether a name matches a matchGlob pattern. A * doesn't match a slash, but ** does.
 
     To limit the run time, the function tracks all positions in a name that the pattern can reach. A regular expression
     would backtrack through these positions.
@@ -87,7 +87,7 @@ def _glob(pattern: str) -> Callable[[str], bool]:
 
 
 def _texts(token: str) -> list[re.Pattern[str]]:
-    """Return patterns for the strings that match a glob token. A star also matches every prefix of such a string."""
+    """Return patterns for the strings that match a glob token. For a star, each prefix of a match is also a match."""
     if token in ("*", "**", "?"):
         return [re.compile({"*": "[^/]*", "**": ".*", "?": "[^/]"}[token], re.DOTALL)]
     if token[0] == "{" and len(token) > 1:
@@ -96,7 +96,7 @@ def _texts(token: str) -> list[re.Pattern[str]]:
 
 
 def _reach(name: str, starts: set[int], token: str, texts: Sequence[re.Pattern[str]]) -> set[int]:
-    """Return the positions in a name at which a token can end if the token begins at a position in `starts`."""
+    """Return the positions in a name at which a token can end if it begins at a position in `starts`."""
     ends: set[int] = set()
     for start in sorted(starts):
         for match in filter(None, (text.match(name, start) for text in texts if token[0] != "*" or start not in ends)):

@@ -79,7 +79,7 @@ async def _resume(buckets: Buckets, call: Call, bucket: str) -> Object | Respons
 def _content_range(call: Call) -> tuple[int, int | None]:
     """Return the position of this request's first byte, and the object's size.
 
-    The size is None if the client doesn't send it.
+    The size is None if the client doesn't specify it.
     """
     text = call.headers.get("content-range", f"bytes 0-/{call.headers.get('content-length', '*')}")
     match = re.fullmatch(r"bytes (?:([0-9]{1,18})-[0-9]*|\*)/([0-9]{1,18}|\*)", text)
@@ -160,7 +160,7 @@ def verified(call: Call, part: Path, about: Mapping[str, Any]) -> Checksums:
 
 
 def _titled(response: Response) -> Response:
-    """Capitalize header names, such as Location, because TensorFlow reads only capitalized header names."""
+    """Capitalize header names, such as Location, because TensorFlow recognizes only capitalized ones."""
     response.raw_headers = [(name.title(), value) for name, value in response.raw_headers]
     return response
 

@@ -50,7 +50,7 @@ class XmlApi:
         return [listing, *((method, OBJECT, act) for method, act in methods.items())]
 
     def list_objects(self, call: Call, bucket: str) -> Response:
-        """List the objects in a bucket, as in version 2 of the list method."""
+        """List the objects in a bucket, as version 2 of the list method does."""
         query = {LISTING[key]: value for key, value in call.query.items() if key in LISTING}
         query = {"pageToken": base64.urlsafe_b64encode(call.query.get("start-after", "").encode()).decode(), **query}
         listed = self._api.list_objects(replace(call, query=QueryParams(query)), bucket)
@@ -61,9 +61,9 @@ class XmlApi:
         return _answer(_xml("ListBucketResult", *inside, **about, **more))
 
     def read(self, call: Call, bucket: str, name: str) -> Any:
-        """Return an object or a list of parts.
+        """Return an object or the list of an upload's parts.
 
-        If a call doesn't send credentials, the object can be in a public bucket of the real Cloud Storage.
+        If a call doesn't include credentials, the object can be in a public bucket of the real Cloud Storage.
         """
         if "uploadId" in call.query:
             return _answer(_xml("ListPartsResult", *map(_part, self._parts(call)), Bucket=bucket, Key=name))

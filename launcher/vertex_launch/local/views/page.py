@@ -1,4 +1,4 @@
-"""Serves the local Vertex's read-only web page, which shows all jobs, their merged logs, and their curves.
+"""Serves the local Vertex's read-only web page, which shows all jobs, their merged logs, and their metric curves.
 
 Job names and log lines are untrusted, so the page shows them as plain text. The browser runs only the page's
 own script.
@@ -143,7 +143,7 @@ def _line(entry: dict[str, str], payload: dict[str, Any]) -> dict[str, str]:
 
 
 def _collect(payload: dict[str, Any], points: Points) -> None:
-    """Add a line's reported numbers to `points`. Ignore lines without a step."""
+    """Add the numbers that a line reports to `points`. Ignore lines without a step."""
     step = _number(payload.get("step"))
     if step is None:
         return
@@ -154,7 +154,7 @@ def _collect(payload: dict[str, Any], points: Points) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number as a float. Return None for booleans, integers that are too large, and other values."""
+    """Return a number as a float. Return None for booleans, integers too large for a float, and non-numbers."""
     with contextlib.suppress(OverflowError):
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     return None

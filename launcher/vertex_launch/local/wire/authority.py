@@ -1,4 +1,4 @@
-"""A local certificate authority for Google's hostnames. Only the replicas of one process trust this authority."""
+"""A local certificate authority for Google's hostnames. Only replicas that this process starts trust it."""
 
 import ssl
 import tempfile
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# The variables with the trusted authorities for Python, requests, curl, gRPC, gcloud and Node.
+# The variables with the trusted authorities for Python, requests, curl, gRPC, gcloud, and Node.
 BUNDLES = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"),
     *("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", "NODE_EXTRA_CA_CERTS"),

@@ -54,7 +54,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Wire:
     """The proxies for the jobs that this process runs.
 
-    Each proxy has its own port. If the endpoint is "", the proxies serve only buckets.
+    Each proxy has its own port. If the endpoint is "", the proxies serve only Cloud Storage buckets.
     """
 
     def __init__(self, context: Context, endpoint: str = "") -> None:
@@ -212,7 +212,7 @@ def _metadata(settings: Settings, account: str) -> dict[str, Any]:
 def _value(value: Any, path: str) -> str | None:
     """Return the value at a path in the metadata tree, or None if the path doesn't exist.
 
-    For a folder, return its keys. If the path ends with ?recursive=true, return the folder as JSON.
+    If the path is a folder, return its keys. If the path ends with ?recursive=true, return the folder as JSON.
     """
     path, _, query = path.partition("?")
     for part in filter(None, path.split("/")):

@@ -1,7 +1,7 @@
 """Yours to edit: a sample, its encoding, and its batches. In this example, a sample is an image with one label.
 
-`trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches.
-Only this file depends on the definition of a sample. All arrays in this file are NumPy arrays, so it works with any
+`trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches. No
+other file depends on the definition of a sample. All arrays in this file are NumPy arrays, so the file works with any
 framework.
 """
 
@@ -37,7 +37,7 @@ class DataFlags:
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield one error message per invalid value, including the flag's name."""
+    """Yield an error message, with the flag's name, for each invalid value."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 
@@ -48,7 +48,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch of n samples. The first dimension of each array has size n. The array `inputs` is the model's input."""
+    """A batch of n samples. The first dimension of each array has size n. The `inputs` array is the model's input."""
 
     inputs: Array  # (n, height, width, channels), float32 in [0, 1]
     labels: Array  # (n,), int64
@@ -85,7 +85,7 @@ def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> S
 
 
 def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
-    """Make a batch from these samples.
+    """Collate the samples into a batch.
 
     Raises TrainerError if a label isn't a valid class. Without this check, a GPU would report an unrelated error.
     """
@@ -103,7 +103,7 @@ def counts(config: DataFlags, example: Batch) -> dict[str, int]:
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
-    """Return a sentence that describes the exported model's predictions for some held-out samples."""
+    """Return a sentence that compares the exported model's predictions with the labels of some held-out samples."""
     shown, seen = (" ".join(map(str, labels)) for labels in (batch.labels, np.argmax(answer(batch.inputs), axis=1)))
     return f"held-out labels are {shown}, and predictions are {seen}"
 
@@ -111,8 +111,8 @@ def show(answer: Callable[[Array], Array], batch: Batch) -> str:
 def digits() -> dict[str, list[Sample]]:
     """Return 1,797 images of handwritten digits.
 
-    Each image has 8 x 8 pixels. Every fifth image is held out. The function reads the images from a file in the
-    scikit-learn package, because importing scikit-learn would take two seconds in each replica.
+    Each image has 8 x 8 pixels. Every fifth image is held out. The function reads scikit-learn's data file directly,
+    because importing scikit-learn would take two seconds in each replica.
     """
     table = np.loadtxt(str(distribution("scikit-learn").locate_file(DIGITS)), delimiter=",")
     images = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)

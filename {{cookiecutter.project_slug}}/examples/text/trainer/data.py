@@ -1,7 +1,7 @@
-"""Yours to edit: a sample, its encoding, and its batches. In this example, a sample is text, stored as bytes.
+"""Yours to edit: a sample, its encoding, and its batches. In this example, a sample is text stored as bytes.
 
-`trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches.
-Only this file depends on the definition of a sample. All arrays in this file are NumPy arrays, so it works with any
+`trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches. No
+other file depends on the definition of a sample. All arrays in this file are NumPy arrays, so the file works with any
 framework.
 """
 
@@ -40,7 +40,7 @@ class DataFlags:
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield one error message per invalid value, including the flag's name."""
+    """Yield an error message, with the flag's name, for each invalid value."""
     yield from flags.at_least(1, config, "context")
 
 
@@ -49,7 +49,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch of n samples. The first dimension of each array has size n. The array `inputs` is the model's input."""
+    """A batch of n samples. The first dimension of each array has size n. The `inputs` array is the model's input."""
 
     inputs: Array  # (n, context), int32: a byte from 0 to 255
     targets: Array  # (n, context), int64: the byte after each of these
@@ -73,7 +73,7 @@ def augment(sample: Sample, random: np.random.Generator, config: DataFlags) -> S
 
 
 def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
-    """Make a batch from these samples. Raises TrainerError if a sample isn't longer than the context."""
+    """Collate the samples into a batch. Raises TrainerError if a sample isn't longer than the context."""
     shortest = min(len(sample.text) for sample in samples)
     if shortest <= config.context:
         raise TrainerError(f"--context is {config.context}, but must be less than a sample's {shortest} bytes")
@@ -87,7 +87,7 @@ def counts(config: DataFlags, example: Batch) -> dict[str, int]:
 
 
 def show(answer: Callable[[Array], Array], batch: Batch) -> str:
-    """Return a text that shows how the exported model continues the first held-out sample."""
+    """Return text that shows how the exported model continues the first held-out sample."""
     text, context = batch.inputs[:1], batch.inputs.shape[1]
     random = np.random.default_rng(0)
     for _ in range(WRITTEN):
@@ -99,7 +99,7 @@ def show(answer: Callable[[Array], Array], batch: Batch) -> str:
 
 
 def stdlib() -> dict[str, list[Sample]]:
-    """Return samples from the four million bytes of source code in Python's standard library.
+    """Return samples from the source code of Python's standard library (four million bytes).
 
     Every twentieth module is held out.
     """

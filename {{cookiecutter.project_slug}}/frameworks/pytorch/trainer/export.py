@@ -45,7 +45,7 @@ def finish(job: Job, trained: Answers) -> None:
     """Export the model from the last checkpoint. A checkpoint contains the complete model, whichever strategy saved it.
 
     Raises:
-        TrainerError: if the checkpoint is damaged or the exported and trained models return different losses.
+        TrainerError: if the checkpoint is damaged or if the exported and trained models return different losses.
     """
     target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
     net, samples = new(job)
@@ -66,7 +66,7 @@ def rehearse(job: Job) -> None:
 
 
 def new(job: Job) -> tuple[nn.Module, Batch]:
-    """Return the initial model and the samples for comparing it with its export."""
+    """Return the initial model, and samples for comparing its outputs with those of the exported model."""
     heldout = Dataset(job.shards, "heldout")
     count = max(min(len(heldout), SAMPLES), 2)  # from one sample, PyTorch would export a fixed batch size of 1
     samples = heldout.first(count, job.config)
@@ -85,7 +85,7 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
         folder: the folder for the exported model.
 
     Raises:
-        TrainerError: if the model can't be exported or the reloaded model returns different outputs.
+        TrainerError: if the model can't be exported or if the reloaded model returns different outputs.
     """
     net = copy.deepcopy(net).cpu().eval()
     inputs = inputs.cpu()
@@ -103,10 +103,11 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
 
 @torch.no_grad()
 def varying(net: nn.Module, inputs: Tensor) -> set[int]:
-    """Return the dimensions of the inputs whose sizes the model doesn't fix, without the first dimension.
+    """Return the input dimensions, except the first, whose sizes the model doesn't fix.
 
-    The model must accept half or twice the size, in one dimension or in several together. Without this trial, PyTorch
-    would keep all sizes symbolic until it finds the fixed ones, which takes twice as long.
+    A size isn't fixed if the model accepts half or twice that size, in this dimension alone or together with others.
+    Without this check, PyTorch would treat all sizes as symbolic until it finds the fixed ones, which takes twice as
+    long.
     """
     dimensions = [i for i, size in enumerate(inputs.shape) if i and size > 1]
     found = set[int]()

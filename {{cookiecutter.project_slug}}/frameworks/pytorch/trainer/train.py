@@ -1,4 +1,4 @@
-"""Contains the training loop, from the outermost function `run` to the innermost function `train_step`."""
+"""Contains the training loop, from the outermost function (`run`) to the innermost (`train_step`)."""
 
 from functools import partial
 
@@ -107,7 +107,7 @@ def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, wor
 def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Answers:
     """Return the model's losses on the first held-out samples. The samples are the same in all processes.
 
-    Every process must call this function. Raises TrainerError if the models of the processes differ.
+    Every process must call this function. Raises TrainerError if the processes' models differ.
     """
     count = largest_part(job.config, world.data_size * strategy.parts(job.config))  # as in an evaluation
     batch = devices.copy(data.heldout.first(count, job.config), world.device)

@@ -37,7 +37,7 @@ def finish(job: Job, trained: Answers) -> None:
     The exported model computes in float32, so its outputs don't depend on the compute dtype that --precision selects.
 
     Raises:
-        TrainerError: if the checkpoint is damaged or the exported and trained models return different losses.
+        TrainerError: if the checkpoint is damaged or if the exported and trained models return different losses.
     """
     target, folder = job.storage.model, commit_marker.exportable(job.storage.checkpoints, job.config.steps)
     net, samples = new(job)
@@ -58,7 +58,7 @@ def rehearse(job: Job) -> None:
 
 
 def new(job: Job) -> tuple[keras.Model, Batch]:
-    """Return the initial model in float32 and the samples for comparing a model with its export."""
+    """Return the initial float32 model, and samples for comparing its outputs with those of the exported model."""
     keras.config.set_dtype_policy("float32")
     heldout = Dataset(job.shards, "heldout")
     samples = heldout.first(min(len(heldout), SAMPLES), job.config)
@@ -78,7 +78,7 @@ def export(net: keras.Model, inputs: Array, folder: Path) -> Answer:
         folder: the folder for the exported model.
 
     Raises:
-        TrainerError: if the model can't be exported or the reloaded model returns different outputs.
+        TrainerError: if the model can't be exported or if the reloaded model returns different outputs.
     """
     with tempfile.TemporaryDirectory() as aside:
         with exporting(model.__file__):

@@ -1,4 +1,4 @@
-"""Contains the training loop, from the outermost function `run` to the innermost function `train_step`."""
+"""Contains the training loop, from the outermost function (`run`) to the innermost (`train_step`)."""
 
 import keras
 import numpy as np
@@ -73,10 +73,10 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
 def train_step(
     config: Config, strategy: Strategy, state: State, batch: Batch, world: World
 ) -> tuple[Totals, tf.Tensor]:
-    """Run an optimizer step on one device, with its slice of the global batch.
+    """Run an optimizer step on one device, using its slice of the global batch.
 
-    Returns the sums of the loss and the metrics over the samples of all devices. Also returns the communication time,
-    in seconds, that didn't overlap with this device's computation.
+    Returns the sums of the loss and the metrics over the samples of all devices. Also returns the communication time
+    that didn't overlap with this device's computation, in seconds.
     """
     state.seed(config.seed)
     totals, gradients = strategy.forward_backward(config, state.net, batch, world)
@@ -98,7 +98,7 @@ def evaluate(spread: Spread, data: Data, world: World) -> Values:
 def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
     """Return the model's losses on the first held-out samples. The samples are the same on all machines.
 
-    Every machine must call this function. Raises TrainerError if the models of the machines differ.
+    Every machine must call this function. Raises TrainerError if the machines' models differ.
     """
     batch = data.heldout.first(min(len(data.heldout), SAMPLES), job.config)
     is_exact = keras.config.dtype_policy().compute_dtype == "float32"

@@ -19,7 +19,7 @@ LOG_SECONDS = 300.0  # after which NCCL has chosen its algorithm
 
 
 class ScriptError(TrainerError):
-    """The error for a script that is missing, or that exited with a nonzero code."""
+    """The error for a script that is missing or that exited with a nonzero code."""
 
     def __init__(self, text: str, exit_code: int = 1) -> None:
         self.exit_code = exit_code
@@ -28,7 +28,7 @@ class ScriptError(TrainerError):
 
 @dataclass(frozen=True)
 class Script:
-    """A script file, or a module that follows -m, and its arguments."""
+    """A script file or a module (after -m), and its arguments."""
 
     name: str
     args: tuple[str, ...] = ()
@@ -60,10 +60,9 @@ class Script:
 
 
 def require_joined(joined: bool, processes: int, fix: str) -> None:
-    """Raise ScriptError if the script ran in several processes that exited with code 0 without joining each other.
+    """Raise ScriptError if several processes ran the script and exited with code 0 without joining each other.
 
-    If the script mainly ran other programs, don't raise an error, because this process can't determine whether they
-    joined each other.
+    Don't raise an error if the script mainly ran other programs, because they may have joined each other.
     """
     own, others = (resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     if processes > 1 and not joined and others < own / 2:
@@ -71,7 +70,7 @@ def require_joined(joined: bool, processes: int, fix: str) -> None:
 
 
 def find(argv: Sequence[str]) -> Script:
-    """Return the script or module that the command line specifies. Raises ScriptError if it doesn't exist."""
+    """Return the script or module that the command line specifies. Raises ScriptError if none is found."""
     is_module, words = argv[:1] == ["-m"], argv[argv[:1] == ["-m"] :]
     if not words:
         raise ScriptError(f"the command doesn't specify a script; use {USAGE}")
@@ -90,7 +89,7 @@ def _has_module(name: str) -> bool:
 
 
 def _tell(reducers: int, is_chief: bool, ended: threading.Event) -> None:
-    """Wait until NCCL has written its log or the script has ended, and report whether NCCL uses the reducers.
+    """Wait until NCCL has written its log or the script has ended, and then report whether NCCL uses the reducers.
 
     Then discard all further log lines. Otherwise, NCCL's log would fill the disk within days.
     """

@@ -64,10 +64,10 @@ def score_all(job: Job, scorer: Callable[[Job], Score]) -> None:
     """Score checkpoints until training is complete. TensorBoard shows the results as a separate run.
 
     After SIGTERM, the evaluator exits with code 143, not 0. Vertex AI also sends SIGTERM to preempt a machine, and
-    would treat an evaluator that exits with code 0 as finished. After the job has ended, the exit code doesn't matter.
+    treats an evaluator that exits with code 0 as finished. After the job has ended, the exit code doesn't matter.
 
     Raises:
-        TrainerError: If held-out shards are missing or a checkpoint doesn't match the model.
+        TrainerError: If held-out shards are missing or if a checkpoint doesn't match the model.
     """
     config, root = job.config, job.storage.checkpoints
     score = scorer(replace(job, config=replace(config, global_batch=min(config.global_batch, AT_ONCE))))

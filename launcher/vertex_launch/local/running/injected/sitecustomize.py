@@ -2,7 +2,8 @@
 
 SIGXCPU makes Python exit with code 0, and SIGUSR2 raises an exception.
 
-The launcher adds this file's folder to a replica's PYTHONPATH only if `--fault` requests such a fault for the replica.
+The launcher adds this file's folder to a replica's PYTHONPATH only if `--fault` requests a program fault for the
+replica.
 """
 
 import os
@@ -21,7 +22,7 @@ def _fail(*_: object) -> None:
 
 
 def _run_hidden() -> None:
-    """Run the image's sitecustomize module, which this module hides."""
+    """Run the image's sitecustomize module, which this module shadows."""
     spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != os.path.dirname(__file__)])
     if spec and spec.loader:
         spec.loader.exec_module(module_from_spec(spec))

@@ -3,9 +3,9 @@
     python -I -S shim '{"world": "none|root|user|container", ...}' COMMAND [ARGUMENT ...]
 
 If the world is `root`, the command is PID 1 of a PID namespace, as in a container. This also applies to `user` if the
-Linux system lets all users create namespaces. As PID 1, the command ignores SIGTERM unless it has a SIGTERM handler.
-When the command exits, all its descendants are killed. If the world is `container`, the command is
-`CLIENT run --name=NAME ...`. The file order.py documents the other keys.
+Linux system lets unprivileged users create namespaces. As PID 1, the command ignores SIGTERM unless it has a SIGTERM
+handler. When the command exits, all its descendants are killed. If the world is `container`, the command is
+`CLIENT run --name=NAME ...`. order.py documents the other keys.
 
 Orders arrive on standard input. A nonzero byte is the number of a signal to send. A zero byte, followed by a line with
 a terminal's path, starts a shell on that terminal in the command's environment. The end of the input means that the
@@ -48,7 +48,7 @@ ENV = os.environ | {"TERM": "dumb"}  # the web page of a shell shows only plain 
 
 
 def main(command: list[str], order: Order) -> int:
-    """Run the command, and return its exit code. If it was killed by signal N, return 128 + N, as a container does."""
+    """Run the command, and return its exit code, or 128 + N if signal N killed the command, as in a container."""
     own = limits = scratch = None
     try:
         if order.world == "user":
@@ -112,7 +112,7 @@ def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimi
 def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits: MountLimits | None) -> int:
     """Follow the launcher's orders until the command exits, and return its exit code.
 
-    This function doesn't use threads, because `_separate` doesn't permit them.
+    This function doesn't use threads, because a process can't start threads after `_separate`.
     """
     ended, write = os.pipe()
     os.set_blocking(write, False)
@@ -166,7 +166,7 @@ def _become_user() -> None:
 
 
 def _separate(order: Order) -> None:
-    """Make later child processes start in a new PID namespace. Give this process its own hostname and shared memory."""
+    """Put later child processes in a new PID namespace. Give this process its own hostname and shared memory."""
     if order.world in NAMESPACES:
         check(libc.unshare(CLONE_NEWPID | CLONE_NEWUTS | CLONE_NEWIPC), "unshare")
     if order.hosts:

@@ -32,7 +32,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Layers:
-    """The private file system of one replica. The file system's root is the folder `root` in the launcher's folder."""
+    """The private file system of one replica. Its root is the `root` folder in the launcher's folder."""
 
     def __init__(self, scratch: Scratch, order: Order) -> None:
         self._scratch, self._state, self._layered = scratch, Path(order.state), order.layered
@@ -69,7 +69,7 @@ class Layers:
             if not self._has_layer(place) and not self._cover(place):
                 self._bind(place, place)
         if self._layered and not self._has_layer(self._cwd):
-            raise OSError(0, "this system doesn't permit an overlay on the working directory")
+            raise OSError(0, "this system doesn't support an overlay on the working directory")
         for place, folder in self._folders.items():
             self._bind(folder, place)
         for place in _paths(os.environ.get(name, "") for name in OWN):
@@ -106,7 +106,7 @@ class Layers:
             self._bind(path, path)
 
     def _cover(self, place: Path) -> bool:
-        """Make a folder visible through a layer. Return False if the system doesn't permit the layer."""
+        """Make a folder visible through a layer. Return False if the system doesn't support the layer."""
         if self._layered:
             with contextlib.suppress(OSError):
                 layer = self._scratch.layer(place)
@@ -139,7 +139,7 @@ class Layers:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether the current user owns a folder. An overlay can't store changes to other folders."""
+    """Return whether the current user owns a folder. An overlay can't store changes to any other folder."""
     return os.access(folder, os.W_OK) and os.getuid() in (0, folder.stat().st_uid)
 
 

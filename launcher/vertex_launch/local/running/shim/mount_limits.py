@@ -40,7 +40,7 @@ MACHINES = {
 FUSE, DEFAULT = ": Cloud Storage FUSE", "the gcsfuse default, probably also on Vertex AI"
 COMPLETE = "Write files under their final names, and then write a file that marks them as complete"
 FOLDER = f"{FUSE} can't rename a nonempty folder in a bucket without a hierarchical namespace ({DEFAULT}). {COMPLETE}"
-LARGE = f"{FUSE} renames nonempty folders file by file, and only on this machine type ({DEFAULT}). {COMPLETE}"
+LARGE = f"{FUSE} renames nonempty folders only on this machine type, and only file by file ({DEFAULT}). {COMPLETE}"
 LINK = f"{FUSE} doesn't support hard links. Copy the file instead"
 BUCKETS = f"{FUSE} can't move files to another bucket. Copy the file instead"
 OPEN = (
@@ -130,7 +130,7 @@ class MountLimits:
 
 
 def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
-    """Request notifications about these system calls, and return the file descriptor on which they arrive."""
+    """Request notifications about these system calls, and return the file descriptor that receives them."""
     sys.dont_write_bytecode = True  # writing bytecode includes a rename
     count = len(calls)
     program = [(LOAD, 0, 0, 4), (IF_EQUAL, 0, count + 1, machine), (LOAD, 0, 0, 0)]  # allow other architectures
@@ -147,7 +147,7 @@ def _listen(machine: int, seccomp: int, calls: Sequence[int]) -> int:
 
 
 def _path(process: int, at: int, address: int, root: str) -> str:
-    """Return the absolute path, within the process's root directory, that a process passes to a system call."""
+    """Return the path that a process passes to a system call, as an absolute path in the process's root directory."""
     with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
         path = os.fsdecode(memory.read(LONGEST).partition(b"\0")[0]).rstrip("/")

@@ -1,9 +1,9 @@
 """Detects replicas whose parameters have diverged, and models whose losses differ.
 
-Comparing parameters isn't enough, because a model may also use other values, such as a random order that `build` draws.
-Comparing losses also detects differences in such values.
+Comparing parameters isn't enough, because a model may also use other values, such as a random permutation that `build`
+generates. Comparing losses also detects differences in such values.
 
-This module doesn't compare processes along the mesh dimension `tensor`. Each process along `tensor` computes its own
+This module doesn't compare processes along the `tensor` mesh dimension. Each of these processes computes its own
 gradients for shared parameters, and GPUs may round them differently.
 """
 
@@ -72,9 +72,9 @@ class Answers(NamedTuple):
     tolerance: float = EXACT
 
     def differ(self, other: Sequence[float]) -> bool:
-        """Return whether the mean relative difference between the losses is above the tolerance.
+        """Return whether the mean relative difference between the losses exceeds the tolerance.
 
-        If either model has no losses, return False.
+        If losses are missing for either model, return False.
         """
         count = min(len(self.losses), len(other))
         own, theirs = np.array(self.losses[:count]), np.array(other[:count])
@@ -85,8 +85,8 @@ class Answers(NamedTuple):
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
     """Compute a model's losses twice. If the two results are equal, return them.
 
-    Otherwise, return NaNs, which match any losses. Losses can't be compared if the model draws random numbers during
-    evaluation.
+    Otherwise, return NaN values, which match any losses. Losses can't be compared if the model draws random numbers
+    during evaluation.
     """
     first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
     answers = Answers(first, tolerance)
@@ -94,9 +94,7 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes or machines with the first nonempty losses.
-
-    Returns the first nonempty losses.
+    """Compare all processes' or machines' losses with the first nonempty ones. Returns the first nonempty losses.
 
     Raises:
         TrainerError: if the losses differ. If --anyway is set, the chief prints a warning instead.
@@ -129,7 +127,7 @@ def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, 
 
 
 def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield this process's shard of each parameter and its optimizer moments.
+    """Yield this process's shard of each parameter and of the parameter's optimizer moments.
 
     Buffers are skipped, because some of them, such as BatchNorm's running means, may differ.
     """
@@ -142,7 +140,7 @@ def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
-    """Compare the buffers of the initial models in all processes, including those that aren't in the state dict.
+    """Compare the initial model's buffers across processes, including buffers that aren't in the state dict.
 
     Every process must call this function. Raises TrainerError if buffers differ, unless --anyway is set.
     """
@@ -155,7 +153,7 @@ def require_same_buffers(job: Job, net: nn.Module, world: World) -> None:
 
 
 def share_buffers(net: nn.Module, world: World) -> None:
-    """Broadcast buffers, such as BatchNorm's running means, from the first process.
+    """Broadcast the first process's buffers, such as BatchNorm's running means, to the other processes.
 
     Every process must call this function.
     """

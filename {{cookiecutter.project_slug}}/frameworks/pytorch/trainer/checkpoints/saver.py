@@ -120,7 +120,7 @@ class Checkpoints(Background):
     def compare(self, state: State) -> None:
         """Compare the parameters of all processes.
 
-        Raises PeerError if parameters have diverged. The error contains the names of the processes.
+        Raises PeerError if parameters have diverged. The error names these processes.
         """
         diverged = divergence.diverged(state, self._strategy.bare(state.net), self._world)
         names = [self._job.cluster.process(rank, self._world.size) for rank in diverged]
@@ -173,7 +173,7 @@ def write(
     Every process must call this function.
 
     Raises:
-        TrainerError: if the checkpoint can't be written or contains NaN or infinite values.
+        TrainerError: if the checkpoint can't be written, or if it contains NaN or infinite values.
     """
     commit_marker.require_finite(folder, world.gather(why_nonfinite(copy, buffers)))
     # The state is on the CPU. Copying ahead from a GPU would allocate memory of GPU 0 in every process's thread.
@@ -224,10 +224,10 @@ class ChecksumStream(io.BufferedWriter):
 
 
 def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str]) -> str:
-    """Return a phrase with the name of a tensor that contains NaN or infinite values.
+    """Return a phrase that names a tensor with NaN or infinite values.
 
     If all tensors are valid, return an empty string. Buffers such as attention masks may contain infinite values, but
-    not NaN.
+    not NaN values.
     """
     for part, tensors in parts.items():
         for name, value in tensors.items():

@@ -29,12 +29,12 @@ def name(device: torch.device) -> str:
 
 
 def peak_memory(device: torch.device) -> dict[str, float]:
-    """Return a GPU's peak memory usage in bytes, for a report. For a CPU, return an empty dictionary."""
+    """Return a GPU's peak memory usage, in bytes, for a report. For a CPU, return an empty dictionary."""
     return {"memory_bytes": float(torch.cuda.max_memory_allocated(device))} if device.type == "cuda" else {}
 
 
 def idle_timer(device: torch.device) -> Callable[[], float]:
-    """Return a function that measures how many seconds ago the device finished the work queued so far."""
+    """Return a function that returns the number of seconds since the device finished the work queued so far."""
     if device.type != "cuda":
         return lambda: math.inf
     done = torch.cuda.Event(enable_timing=True)

@@ -62,7 +62,7 @@ class Told:
 
 
 class LastMoment(Told):
-    """A periodic check that determines whether any process was asked to stop. All processes take part in each check.
+    """A periodic check of whether any process was asked to stop. All processes participate in each check.
 
     Each check starts an all-reduce in the background, and the next check reads its result. The result of a check also
     determines when the next check is due, so all processes check at the same steps.
@@ -95,7 +95,7 @@ class LastMoment(Told):
         self._work = dist.all_reduce(self._answer, dist.ReduceOp.MAX, group=self._world.group, async_op=True)
 
     def _hear(self) -> list[float]:
-        """Return 1 plus the rank of a process that was asked to stop, and the longest step time in seconds.
+        """Return 1 plus the rank of a process that was asked to stop, along with the longest step time in seconds.
 
         If no process was asked to stop, the first number is 0.
         """

@@ -51,10 +51,10 @@ NCCL_LOST = re.compile(r"ncclRemoteError|key-value store")
 
 
 def launch(cluster: Cluster, mesh: Mesh, timeout: float, work: Callable[[], None] | Sequence[str]) -> None:
-    """Run `work` in each process of this replica. Return when all replicas have finished.
+    """Run `work` in each process of this replica, and wait until all replicas have finished.
 
     Args:
-        work: a picklable function, or the arguments with which Python runs the user's own program.
+        work: a picklable function, or Python's command-line arguments for the user's own program.
 
     Raises:
         ProcessError: if a process failed.
@@ -226,7 +226,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
 
 
 def lost_peer(error: Exception) -> str:
-    """If the error reports a lost peer, return a line about it. Otherwise, return an empty string."""
+    """If the error reports a lost peer, return a line that describes the loss. Otherwise, return an empty string."""
     text = str(error) or type(error).__name__
     of_nccl, of_gloo = isinstance(error, dist.DistBackendError), type(error) is RuntimeError
     is_loss = (of_nccl and NCCL_LOST.search(text)) or (of_gloo and GLOO_LOST.match(text))
@@ -236,7 +236,7 @@ def lost_peer(error: Exception) -> str:
 
 
 class ProcessError(TrainerError):
-    """The error that is raised if a process of this replica fails or the replica is stopped.
+    """The error that is raised if a process of this replica fails or if the replica is stopped.
 
     The failed process itself prints the reason for the failure.
     """
@@ -252,8 +252,7 @@ def join(mesh: Mesh, timeout: float) -> Iterator[World]:
     """Join the process group and create the device mesh. Call this function once in each process that `launch` starts.
 
     Delete the wrapped model before the block ends. Otherwise, the model's reducer would hold the last reference to the
-    process group. The reducer would then hold the GIL while it waits for threads that need the GIL
-    (pytorch/pytorch#56297).
+    process group. The reducer would then hold the GIL while waiting for threads that need it (pytorch/pytorch#56297).
     """
     backend, device = "gloo", torch.device("cpu")
     if torch.cuda.is_available():

@@ -18,8 +18,8 @@ class Mesh:
 
     The outermost dimension comes first. Processes along the last dimension have consecutive ranks.
 
-    Processes along the dimensions `replicate` and `shard` train on different samples. Processes along the dimensions
-    `stage` and `tensor` train on the same samples.
+    Processes along the `replicate` and `shard` dimensions train on different samples. Processes along the `stage` and
+    `tensor` dimensions train on the same samples.
     """
 
     sizes: Mapping[str, int]
@@ -75,7 +75,7 @@ class World:
     def data_rank(self) -> int:
         """The index of this process's slice of the global batch.
 
-        Processes along the mesh dimensions `stage` and `tensor` have the same slice.
+        Processes along the `stage` and `tensor` mesh dimensions have the same slice.
         """
         return self.rank // (self.size // self.data_size)
 
@@ -98,7 +98,7 @@ class World:
         return values
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, in rank order. Every process must call this method."""
+        """Return the value of each process, in rank order. Every process must call this method."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value, group=self.group)

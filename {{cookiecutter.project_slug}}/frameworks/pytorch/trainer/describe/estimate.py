@@ -58,7 +58,7 @@ class ResourceEstimate:
 
 
 def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
-    """Estimate the resources for a training step with a single sample, based only on tensor shapes.
+    """Estimate the resource requirements of a training step with a single sample, based only on tensor shapes.
 
     Raises:
         TrainerError: if the model can't be built from the flags and the data.
@@ -102,9 +102,10 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 
 
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
-    """Return the sizes in bytes of the weight copies and of one sample's activations for the backward pass.
+    """Return the sizes, in bytes, of the weight copies and of one sample's activations for the backward pass.
 
-    Fake CPU kernels store the same tensors as GPU kernels. Attention stores its inputs and output, but not its scores.
+    Fake CPU kernels store the same tensors as GPU kernels do. Attention stores its inputs and output, but not its
+    scores.
     """
     one, two = (_kept_bytes(config, example, precision, samples) for samples in (1, 2))
     return 2 * one - two, two - one
@@ -151,7 +152,7 @@ class Kept:
         self._now = self._all
 
     def total(self, parameters: Iterable[Tensor]) -> int:
-        """Return the total size of all storages in bytes, excluding parameters.
+        """Return the total size of all storages, in bytes, excluding parameters.
 
         Only one recomputed block is in memory at a time.
         """

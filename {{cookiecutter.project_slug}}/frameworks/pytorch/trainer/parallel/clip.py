@@ -46,7 +46,7 @@ def holder_count(tensor: Tensor, world: World) -> int:
 
 
 def sum_of_squares(gradients: list[Tensor]) -> Tensor:
-    """Return the sum of the squares of all gradient values, in float64."""
+    """Return the sum of squares of all gradient values, in float64."""
     if all(gradient.device.type == "cpu" for gradient in gradients):
         # Computing everything in float64 would be much slower. In float32, rounding would depend on how FSDP splits a
         # gradient, which it does between rows. So the norm of a row is in float32, and the sum over rows is in float64.

@@ -35,7 +35,7 @@ class DataParallel(Strategy):
     def wrap(self, config: Flags, net: nn.Module, world: World) -> DistributedDataParallel:
         """Wrap the model so that gradients are averaged over all processes, in buckets of --bucket-cap-mb MiB.
 
-        Reduction Server and a 100 Gbps network work best with fewer, larger all-reduces.
+        Reduction Server and 100 Gbps networks work best with fewer, larger all-reduces.
         Source: Vertex AI documentation, "Distributed training", mid-2026.
         """
         compile_and_recompute(config, net)

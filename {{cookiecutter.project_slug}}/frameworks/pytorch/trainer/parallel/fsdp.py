@@ -38,13 +38,13 @@ class FullyShard(Strategy):
         return {"replicate": -1, "shard": config.degree} if config.degree else {"shard": -1}
 
     def wrap(self, config: Flags, net: Any, world: World) -> nn.Module:
-        """Shard parameters, gradients, and moments along the mesh dimension `shard`.
+        """Shard the parameters, gradients, and optimizer moments along the `shard` mesh dimension.
 
-        If the mesh has a dimension `replicate`, the shards are replicated along this dimension.
+        If the mesh has a `replicate` dimension, the shards are replicated along it.
 
-        While a block is computed, the weights of the next block are gathered. The compute dtype bfloat16 halves the
-        size of gathered weights. Gradients are all-reduced in float32, because sums in bfloat16 over many processes
-        would lose small gradients.
+        While a block is computed, the weights of the next block are gathered. With bfloat16 as the compute dtype,
+        gathered weights are half as large. Gradients are all-reduced in float32, because sums in bfloat16 over many
+        processes would lose small gradients.
         """
         compile_and_recompute(config, net)
         # FSDP warns about in-place operations on the output, which losses() must not use anyway.
@@ -59,7 +59,7 @@ class FullyShard(Strategy):
 
     @contextmanager
     def sync(self, net: Any, last: bool) -> Iterator[None]:
-        """Delay the gradient all-reduce along the mesh dimension `replicate` until the last micro-batch.
+        """Delay the gradient all-reduce along the `replicate` mesh dimension until the last micro-batch.
 
         Gradients are still sharded after each micro-batch. Without sharding, each process would store all gradients of
         the model.
@@ -68,10 +68,10 @@ class FullyShard(Strategy):
         yield
 
     def findings(self, config: Flags, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield an error if processes would run different numbers of micro-batches.
+        """Yield an error message if processes would run different numbers of micro-batches.
 
-        All processes must run the same number of micro-batches, because they gather weights together for each
-        micro-batch.
+        All processes must run the same number of micro-batches, because gathering weights for a micro-batch requires
+        all processes.
         """
         batch, parts, shares = config.global_batch, config.micro_batches, mesh.data_size
         if batch // shares < parts:

@@ -21,9 +21,9 @@ from trainer.vertex.errors import TrainerError
 
 
 def of_job(job: Job, strategy: Strategy, compiler: str) -> Mesh:
-    """Return the mesh of processes on a job's machines.
+    """Return the process mesh for a job's machines.
 
-    Raises TrainerError if flags, machines, and model are incompatible.
+    Raises TrainerError if the flags, machines, and model are incompatible.
 
     Args:
         compiler: the C++ compiler command. If the command is empty, PyTorch uses its default compiler.
@@ -49,12 +49,12 @@ def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
 
 
 def inner(dimensions: Mapping[str, int]) -> int:
-    """Return the product of the sizes of all fixed mesh dimensions."""
+    """Return the product of all fixed mesh dimension sizes."""
     return math.prod(size for size in dimensions.values() if size > 0)
 
 
 def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes: int, net: Any) -> Mesh:
-    """Return the mesh for `machines` machines with `processes` processes each.
+    """Return the mesh for `machines` machines that run `processes` processes each.
 
     Args:
         net: the model, or None if the strategy doesn't inspect it.

@@ -37,7 +37,7 @@ class StrategyFlags(Config):
     requires a C++ compiler."""
 
     def findings(self) -> Iterator[str]:
-        """Yield one error message per invalid value of the strategy's own flags, including the flag's name."""
+        """Yield an error message, with the flag's name, for each invalid value of the strategy's own flags."""
         yield from ()
 
 
@@ -50,12 +50,12 @@ def precision(config: Config, device: torch.device) -> torch.dtype:
 
 
 def autocast(config: Config, device: torch.device, enabled: bool = True) -> torch.autocast:
-    """Return a context manager under which matrix products use the compute dtype."""
+    """Return a context manager in which matrix products use the compute dtype."""
     return torch.autocast(device.type, LOW, enabled=enabled and precision(config, device) != torch.float32)
 
 
 def compile_and_recompute(config: StrategyFlags, net: Any) -> None:
-    """Apply the flags --compile and --recompute to the model's blocks."""
+    """Apply the --compile and --recompute flags to the model's blocks."""
     if config.compile:
         # Otherwise the compiler splits blocks at DistributedDataParallel's bucket boundaries. Whole blocks are small
         # enough: the gradients of a block are all-reduced while the gradients of earlier blocks are computed.
@@ -73,11 +73,11 @@ class Strategy:
 
     To remove a strategy, delete its module.
 
-    A `config` parameter of type Any also contains the strategy's own flags.
+    If a `config` parameter has type Any, it also contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The class `Flags` of the strategy's module, which is a subclass of Config with the strategy's own flags.
+    """The `Flags` class of the strategy's module, which extends Config with the strategy's own flags.
     """
     needs: tuple[str, ...] = ()
     """The names of the attributes that the model must have. model.py describes them."""
@@ -90,7 +90,7 @@ class Strategy:
         return type(self).__module__.rpartition(".")[2]
 
     def dimensions(self, config: Any, processes: int) -> Mapping[str, int]:
-        """Return the sizes of the mesh dimensions, outermost first. The size -1 means all remaining processes.
+        """Return the sizes of the mesh dimensions, outermost first. A size of -1 means all remaining processes.
 
         Args:
             processes: the number of processes per machine.
@@ -98,7 +98,7 @@ class Strategy:
         return {"replicate": -1}
 
     def findings(self, config: Any, mesh: Mesh, net: Any) -> Iterator[str]:
-        """Yield one error message per conflict between flags, mesh, model, and machine, including the flag's name."""
+        """Yield an error message, with the flag's name, for each conflict between flags, mesh, model, and machine."""
         yield from ()
 
     def wrap(self, config: Any, net: Any, world: World) -> nn.Module:
@@ -110,7 +110,7 @@ class Strategy:
         return cast(nn.Module, net)
 
     def parts(self, config: Config) -> int:
-        """Return the number of micro-batches into which an evaluation splits each batch.
+        """Return the number of micro-batches into which each evaluation batch is split.
 
         For a pipeline, return 1, because the pipeline's schedule splits the batch.
         """
@@ -149,7 +149,7 @@ class Strategy:
         return clip_gradients(net, limit, world)
 
     def communication(self, net: Any) -> dict[str, float]:
-        """Return the computation time of a process and the communication time that doesn't overlap with computation.
+        """Return a process's computation time, and its communication time that doesn't overlap with computation.
 
         Both times are in seconds, for the latest timed step of this process. If the times are unknown, return an empty
         dictionary.

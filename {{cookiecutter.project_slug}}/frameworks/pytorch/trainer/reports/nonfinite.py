@@ -51,7 +51,7 @@ def error(job: Job, strategy: Strategy, world: World, state: State) -> GradientE
     """Return the error for a step with a NaN or infinite gradient. Every process must call this function.
 
     The failed step must not have changed the state, because this function repeats the step to find the samples. If each
-    process holds only a part of the model, no process can repeat the step alone. In this case, the error lists all
+    process holds only part of the model, no process can repeat the step alone. In this case, the error lists all
     samples in the batch.
     """
     step = state.step - (int(state.skipped) - job.config.skip_nonfinite)

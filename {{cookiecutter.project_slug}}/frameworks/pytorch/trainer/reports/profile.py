@@ -20,7 +20,7 @@ Span = tuple[float, float]  # start and end of an operation, in seconds
 
 
 class Trace:
-    """The trace of the steps that --profile selects. Call the method `step` after each step of the run.
+    """The trace of the steps that --profile selects. Call `step` after each step of the run.
 
     Args:
         start: the number of steps that earlier runs finished.
@@ -91,7 +91,7 @@ def steps_ahead(config: Config, start: int) -> range:
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Return a sentence about the average time of the traced steps.
+    """Return a sentence about the average duration of the traced steps.
 
     Communication that overlaps with computation doesn't make a step slower.
 
@@ -107,7 +107,7 @@ def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: flo
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Return the total time in seconds that the spans cover. Overlaps count only once."""
+    """Return the total time, in seconds, that the spans cover. Overlaps count only once."""
     total, end = 0.0, -math.inf
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0.0)

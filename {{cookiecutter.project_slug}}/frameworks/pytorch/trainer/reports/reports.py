@@ -50,7 +50,7 @@ class Reporter:
     Args:
         example: a batch of one sample.
         start: the number of steps that earlier runs finished.
-        device_count: the number of devices that share a step.
+        device_count: the number of devices that run each step together.
         flops: a step's FLOPs divided by the peak FLOPS of all devices. `flops` is 0 if the peak is unknown.
     """
 
@@ -130,7 +130,7 @@ class Reports(Reporter):
     def traced(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches for the training loop.
 
-        The trace of a step includes all work that the training loop does before the next one.
+        The trace of a step includes all work that the training loop does before the next step.
         """
         for batch in self._clock.timed(batches, partial(devices.idle_timer, self._world.device)):
             yield batch
@@ -164,7 +164,7 @@ class Reports(Reporter):
         self._step = step
 
     def _settle_reducers(self) -> dict[str, float]:
-        """Wait until the device is idle, then check whether the reducers are used."""
+        """Wait until the device is idle, and then check whether NCCL uses the reducers."""
         world, count = self._world, len(self._job.cluster.servers)
         gpus = torch.cuda.device_count() if world.device.type == "cuda" else 0
         if gpus:

@@ -25,7 +25,7 @@ class State:
     def update(self, norm: Tensor, limit: int) -> Tensor:
         """Run the optimizer step if the gradient norm is finite.
 
-        Returns a boolean tensor (whether the step runs) without waiting for the device.
+        Without waiting for the device, returns a boolean tensor that indicates whether the step runs.
 
         After more than `limit` skipped steps, the state no longer changes, so `nonfinite.error` can repeat the failed
         step.

@@ -28,12 +28,12 @@ def counted(totals: Totals, is_taken: Tensor) -> Totals:
 
 @torch.no_grad()
 def measure(output: Tensor | None, batch: Batch, losses: Tensor | None = None, mask: Tensor | float = 1) -> Totals:
-    """Return the sums of the loss and the metrics over the samples whose mask is 1.
+    """Return the sums of the loss and the metrics over the samples whose mask value is 1.
 
     In a pipeline, only the last stage has totals. In other pipeline stages, return an empty dictionary.
 
     Raises:
-        TrainerError: if losses() or metrics() don't return one number per sample.
+        TrainerError: if losses() or metrics() doesn't return one number per sample.
     """
     if output is None:
         return {}
@@ -58,11 +58,10 @@ def means(totals: Totals, world: World) -> Mapping[str, float]:
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
     """Check that the model's output is a tensor and that losses and metrics contain one number per sample.
 
-    If losses() returned a mean, the training loop would silently average it again, and the gradients would be too
-    small.
+    If losses() returned a mean, the training loop would silently average again, and the gradients would be too small.
 
     Raises:
-        TrainerError: if the output isn't a tensor, a shape is wrong, or a metric has a reserved name.
+        TrainerError: if the output isn't a tensor, if a shape is wrong, or if a metric has a reserved name.
     """
     if not hasattr(output, "shape"):
         kind = type(output).__name__

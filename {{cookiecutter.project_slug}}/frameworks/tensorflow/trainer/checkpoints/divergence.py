@@ -1,7 +1,7 @@
 """Detects replicas whose parameters have diverged, and models whose losses differ.
 
-Comparing parameters isn't enough, because a model may also use other values, such as a random order that `build` draws.
-Comparing losses also detects differences in such values.
+Comparing parameters isn't enough, because a model may also use other values, such as a random permutation that `build`
+generates. Comparing losses also detects differences in such values.
 """
 
 import math
@@ -67,9 +67,9 @@ class Answers(NamedTuple):
     tolerance: float = EXACT
 
     def differ(self, other: Sequence[float]) -> bool:
-        """Return whether the mean relative difference between the losses is above the tolerance.
+        """Return whether the mean relative difference between the losses exceeds the tolerance.
 
-        If either model has no losses, return False.
+        If losses are missing for either model, return False.
         """
         count = min(len(self.losses), len(other))
         own, theirs = np.array(self.losses[:count]), np.array(other[:count])
@@ -80,8 +80,8 @@ class Answers(NamedTuple):
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
     """Compute a model's losses twice. If the two results are equal, return them.
 
-    Otherwise, return NaNs, which match any losses. Losses can't be compared if the model draws random numbers during
-    evaluation.
+    Otherwise, return NaN values, which match any losses. Losses can't be compared if the model draws random numbers
+    during evaluation.
     """
     first, second = (np.asarray(losses(), np.float32).tolist() for _ in range(2))
     answers = Answers(first, tolerance)
@@ -89,9 +89,7 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare the losses of all processes or machines with the first nonempty losses.
-
-    Returns the first nonempty losses.
+    """Compare all processes' or machines' losses with the first nonempty ones. Returns the first nonempty losses.
 
     Raises:
         TrainerError: if the losses differ. If --anyway is set, the chief prints a warning instead.

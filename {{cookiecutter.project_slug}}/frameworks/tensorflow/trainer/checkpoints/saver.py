@@ -29,11 +29,11 @@ FILE_ERRORS = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError
 class Checkpoints(Background):
     """Checkpoints that the chief writes in a background thread. A training step waits only until the state is copied.
 
-    This class replaces TensorFlow's `experimental_enable_async_checkpoint`, which fails when it saves the second
-    checkpoint of Keras 3 variables (TensorFlow 2.21, Keras 3.15, November 2026).
+    This class replaces TensorFlow's `experimental_enable_async_checkpoint`, which can't save a second checkpoint of
+    Keras 3 variables (TensorFlow 2.21, Keras 3.15, November 2026).
 
     Args:
-        copy: a second training state on the CPU, which each checkpoint overwrites. On replicas other than the chief,
+        copy: a second training state, on the CPU, which each checkpoint overwrites. On replicas other than the chief,
             `copy` is None.
     """
 
@@ -140,7 +140,7 @@ def write(state: State, folder: Path, keep: int, samples: Fingerprint) -> None:
     """Write a checkpoint and its commit marker, and then remove all but the latest `keep` checkpoints.
 
     Raises:
-        TrainerError: if the checkpoint can't be written or contains NaN or infinite values.
+        TrainerError: if the checkpoint can't be written, or if it contains NaN or infinite values.
     """
     commit_marker.require_finite(folder, [why_nonfinite(state)])
     with writable.writing(folder.parent, *FILE_ERRORS):
@@ -164,10 +164,10 @@ def why_refused(copy: State, folder: Path) -> str:
 
 
 def why_nonfinite(state: State) -> str:
-    """Return a phrase with the name of a variable that contains NaN or infinite values.
+    """Return a phrase that names a variable with NaN or infinite values.
 
     If all variables are valid, return an empty string. Buffers such as attention masks may contain infinite values, but
-    not NaN.
+    not NaN values.
     """
     buffers = {id(variable) for variable in state.net.non_trainable_variables}
     with tf.device("CPU:0"):  # the variables are on this device

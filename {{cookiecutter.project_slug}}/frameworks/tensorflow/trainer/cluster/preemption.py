@@ -89,7 +89,7 @@ class LastMoment(Told):
         return self._cluster.nodes[told.index(1)].name if any(told) else ""
 
     def _microseconds(self, step: int) -> int:
-        """Return the mean step time since the last check, in microseconds, but at least 1."""
+        """Return the mean step time since the last check, in microseconds (at least 1)."""
         now, steps = time.monotonic(), step - self._asked
         each = (now - self._time) / steps
         self._asked, self._time = step, now
@@ -97,7 +97,7 @@ class LastMoment(Told):
 
 
 def take_back_sigterm() -> None:
-    """Restore this program's SIGTERM handler. TensorFlow replaces the handler when it joins a cluster.
+    """Restore this program's SIGTERM handler. TensorFlow replaces this handler when it joins a cluster.
 
     Source: TensorFlow 2.21, xla/tsl/distributed_runtime/preemption/preemption_notifier.h, SigtermNotifier.
     """

@@ -38,7 +38,7 @@ class _Event(ctypes.Structure):
 
 @contextlib.contextmanager
 def bounded(seconds: float) -> Iterator[None]:
-    """Set a timeout of `seconds` for the block.
+    """Set a timeout, in seconds, for the block.
 
     On timeout, print a traceback, and exit with the exit code for a lost peer.
 
@@ -104,7 +104,7 @@ def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
 
 
 def _is_yours(error: tf.errors.OpError) -> bool:
-    """Return whether data.py or model.py raised the error, for example because a bucket doesn't respond."""
+    """Return whether data.py or model.py raised the error (for example, because a bucket doesn't respond)."""
     return any(Path(frame.f_code.co_filename) in YOURS for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

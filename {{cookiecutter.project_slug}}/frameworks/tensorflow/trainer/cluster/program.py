@@ -28,11 +28,10 @@ def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
     import_keras()
 
 
-
 def import_keras() -> None:
     """Import Keras without scikit-learn and matplotlib.
 
-    If they are installed, Keras would import them for wrappers and plots, which takes more than a second.
+    If these packages are installed, Keras imports them for wrappers and plots, which takes more than a second.
     """
     hidden = [name for name in ("matplotlib", "sklearn") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import fail

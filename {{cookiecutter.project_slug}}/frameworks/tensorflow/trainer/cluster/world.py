@@ -18,9 +18,9 @@ PATIENCE_SECONDS = 86_400.0  # the timeout between steps; if a machine exits, he
 class Mesh:
     """The number of devices along each dimension of the mesh.
 
-    The outermost dimension comes first. Devices along the dimension `layers` belong to the same machine.
+    The outermost dimension comes first. Devices along the `layers` dimension belong to the same machine.
 
-    Devices along the dimension `replicate` train on different samples. Devices along the dimension `layers` share the
+    Devices along the `replicate` dimension train on different samples. Devices along the `layers` dimension share the
     layers of one model.
     """
 
@@ -106,7 +106,7 @@ class World:
         return self.strategy.experimental_local_results(total)[0]
 
     def bounded(self, seconds: float) -> AbstractContextManager[None]:
-        """Set a timeout for a block that waits for other machines. With a single machine, there is no timeout.
+        """Set a timeout for a block that waits for other machines. A single machine has no timeout.
 
         TensorFlow's own timeout isn't used, because TensorFlow 2.21 starts a sleeping thread for each collective
         operation. A training run would start thousands of these threads.
@@ -125,7 +125,7 @@ def resolver(cluster: Cluster, gpus: int) -> tf.distribute.cluster_resolver.Clus
     Reducers are excluded, because TensorFlow would otherwise wait for them forever.
 
     Args:
-        gpus: the number of GPUs on each machine that hold a model. SimpleClusterResolver doesn't detect GPUs, so
+        gpus: the number of GPUs that hold a model on each machine. SimpleClusterResolver doesn't detect GPUs, so
             training would otherwise run on the CPU.
     """
     chief, *workers = (node.address for node in cluster.nodes)

@@ -65,7 +65,7 @@ class ResourceEstimate:
 
 
 def describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Estimate the resources for a training step with a single sample, based on a graph that isn't executed.
+    """Estimate the resource requirements of a training step with a single sample from a graph that isn't executed.
 
     Raises:
         TrainerError: if the model can't be built from the flags and the data.
@@ -93,7 +93,7 @@ def computing_in(policy: str) -> Iterator[None]:
 
 
 def _describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Estimate the resources for a step with Keras's current dtype policy."""
+    """Estimate a step's resource requirements with Keras's current dtype policy."""
     with tf.Graph().as_default() as graph:
         net = model.build(config, example)
         # Use placeholders, because TensorFlow would evaluate constants while it builds the graph.
@@ -123,7 +123,7 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """Return the sizes in bytes of the weight copies and of one sample's activations for the backward pass.
+    """Return the sizes, in bytes, of the weight copies and of one sample's activations for the backward pass.
 
     TensorFlow frees a tensor after its last use. Therefore, the result includes only forward-pass tensors that the
     backward pass uses.

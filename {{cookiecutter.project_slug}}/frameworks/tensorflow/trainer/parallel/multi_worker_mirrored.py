@@ -155,7 +155,7 @@ class Mirrored:
         return self._world.strategy.reduce(SUM, measured, axis=None)
 
     def _bounded(self, function: Any) -> AbstractContextManager[None]:
-        """Set a timeout for a call to `function`, in which the machines wait for each other."""
+        """Set a timeout for a call to `function`, during which the machines wait for each other."""
         times = 1 if function.experimental_get_tracing_count() else TRACING
         return self._world.bounded(self.loop.config.collective_timeout * times)
 

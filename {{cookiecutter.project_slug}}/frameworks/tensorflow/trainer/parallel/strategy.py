@@ -31,7 +31,7 @@ class StrategyFlags(Config):
     strategy: Annotated[str, module_in("parallel")] = "multi_worker_mirrored"
 
     def findings(self) -> Iterator[str]:
-        """Yield one error message per invalid value of the strategy's own flags, including the flag's name."""
+        """Yield an error message, with the flag's name, for each invalid value of the strategy's own flags."""
         yield from ()
 
 
@@ -71,11 +71,11 @@ class Strategy:
 
     To remove a strategy, delete its module.
 
-    A `config` parameter of type Any also contains the strategy's own flags.
+    If a `config` parameter has type Any, it also contains the strategy's own flags.
     """
 
     flags: type[StrategyFlags] = StrategyFlags
-    """The class `Flags` of the strategy's module, which is a subclass of Config with the strategy's own flags.
+    """The `Flags` class of the strategy's module, which extends Config with the strategy's own flags.
     """
     optimizer: type[keras.optimizers.AdamW] = AdamW
     """The optimizer class for this strategy's variables."""
@@ -91,7 +91,7 @@ class Strategy:
         return type(self).__module__.rpartition(".")[2]
 
     def lay_out(self, config: Any, cluster: Cluster, shards: Path) -> Mesh:
-        """Return a job's device mesh. Raises TrainerError if flags, pools, machines, and model are incompatible.
+        """Return a job's device mesh. Raises TrainerError if the flags, pools, machines, and model are incompatible.
 
         Args:
             shards: the folder of the dataset.
@@ -138,7 +138,7 @@ class Strategy:
         raise NotImplementedError
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
-        """For one slice of the global batch, return the sums of the loss and the metrics, and the gradients.
+        """For one slice of the global batch, return the sums of the loss and the metrics, along with the gradients.
 
         The sum of all slices' gradients is the gradient of the mean loss over the global batch.
         """
@@ -162,7 +162,7 @@ class Strategy:
     def sync(self, totals: Totals, gradients: Sequence[tf.Tensor]) -> tuple[Totals, Sequence[tf.Tensor], Any]:
         """Sum the totals and the gradients across all devices.
 
-        Also returns the communication time, in seconds, that didn't overlap with this device's computation.
+        Also returns the communication time that didn't overlap with this device's computation, in seconds.
         """
         return totals, gradients, 0.0
 
@@ -175,7 +175,7 @@ class Strategy:
         return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
 
     def communication(self, spread: Spread) -> dict[str, float]:
-        """Return the computation time of a device and the communication time that doesn't overlap with computation.
+        """Return a device's computation time, and its communication time that doesn't overlap with computation.
 
         Both times are in seconds, for the latest step of the first device. If the times are unknown, return an empty
         dictionary.

@@ -21,7 +21,7 @@ Span = tuple[float, float]  # start and end of an operation, in seconds
 
 
 class Trace:
-    """The trace of the steps that --profile selects. Call the method `step` after each step of the run.
+    """The trace of the steps that --profile selects. Call `step` after each step of the run.
 
     Args:
         start: the number of steps that earlier runs finished.
@@ -35,7 +35,7 @@ class Trace:
         self.step(start)
 
     def step(self, step: int) -> None:
-        """Start the trace before the first selected step, and stop it after the last one.
+        """Start the trace before the first selected step, and stop it after the last.
 
         `step` is the number of finished steps.
         """
@@ -99,7 +99,7 @@ def steps_ahead(config: Config, start: int) -> range:
 
 
 def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: float, steps: int) -> str:
-    """Return a sentence about the average time of the traced steps.
+    """Return a sentence about the average duration of the traced steps.
 
     Communication that overlaps with computation doesn't make a step slower.
 
@@ -115,7 +115,7 @@ def split(computing: Iterable[Span], communicating: Iterable[Span], seconds: flo
 
 
 def covered(spans: Iterable[Span]) -> float:
-    """Return the total time in seconds that the spans cover. Overlaps count only once."""
+    """Return the total time, in seconds, that the spans cover. Overlaps count only once."""
     total, end = 0.0, -math.inf
     for first, last in sorted(spans):
         total += max(last - max(first, end), 0.0)

@@ -50,7 +50,7 @@ class Reporter:
     Args:
         example: a batch of one sample.
         start: the number of steps that earlier runs finished.
-        device_count: the number of devices that share a step.
+        device_count: the number of devices that run each step together.
         flops: a step's FLOPs divided by the peak FLOPS of all devices. `flops` is 0 if the peak is unknown.
     """
 
@@ -134,7 +134,7 @@ class Reports(Reporter):
     def traced(self, batches: Iterator[tuple[Batch, ...]]) -> Iterator[tuple[Batch, ...]]:
         """Yield the batches for the training loop.
 
-        The trace of a step includes all work that the training loop does before the next one.
+        The trace of a step includes all work that the training loop does before the next step.
         """
         # A GPU may work while Python waits for a batch, but TensorFlow doesn't report when the GPU is idle.
         idle_timer = None if tf.config.list_physical_devices("GPU") else (lambda: lambda: math.inf)
@@ -171,7 +171,7 @@ class Reports(Reporter):
         self._step = step
 
     def _settle_reducers(self) -> dict[str, float]:
-        """Check whether the reducers are used. Parameter servers don't count as reducers."""
+        """Check whether NCCL uses the reducers. Parameter servers don't count as reducers."""
         world, count = self._world, len(self._job.cluster.servers) if self._strategy.computes else 0
         here = {"rank": world.rank, "ranks": world.mesh.data_size, "gpus": len(tf.config.list_physical_devices("GPU"))}
         return reducers.settle(count, os.environ, world.sum, **here, required=self._job.config.require_reducers)

@@ -15,7 +15,7 @@ Totals: TypeAlias = tf.Tensor  # a value for each of `names`, then the number of
 
 
 def measure(output: tf.Tensor, batch: Batch, losses: tf.Tensor, mask: tf.Tensor | float = 1.0) -> Totals:
-    """Return the sums of the loss and the metrics over the samples whose mask is 1."""
+    """Return the sums of the loss and the metrics over the samples whose mask value is 1."""
     of_each = (losses, *model.metrics(output, batch).values(), tf.ones_like(losses))
     return tf.stack([tf.reduce_sum(values * mask) for values in of_each])
 
@@ -26,7 +26,7 @@ def counted(totals: Totals, is_taken: tf.Tensor) -> Totals:
 
 
 def score(net: keras.Model, batch: Batch, mask: tf.Tensor) -> Totals:
-    """Return the sums of the loss and the metrics over a batch, without training."""
+    """Return the sums of the loss and the metrics over a batch, without training on it."""
     output = net(batch.inputs, training=False)
     return measure(output, batch, model.losses(output, batch), mask)
 
@@ -35,7 +35,7 @@ def names(net: keras.Model, example: Batch) -> tuple[str, ...]:
     """Return the names of the totals that `measure` returns, excluding the number of samples.
 
     Raises:
-        TrainerError: if losses() or metrics() don't return one number per sample.
+        TrainerError: if losses() or metrics() doesn't return one number per sample.
     """
     output = net(example.inputs, training=False)
     metrics = model.metrics(output, example)
@@ -52,11 +52,10 @@ def means(totals: Totals, names: tuple[str, ...]) -> Mapping[str, float]:
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
     """Check that the model's output is a tensor and that losses and metrics contain one number per sample.
 
-    If losses() returned a mean, the training loop would silently average it again, and the gradients would be too
-    small.
+    If losses() returned a mean, the training loop would silently average again, and the gradients would be too small.
 
     Raises:
-        TrainerError: if the output isn't a tensor, a shape is wrong, or a metric has a reserved name.
+        TrainerError: if the output isn't a tensor, if a shape is wrong, or if a metric has a reserved name.
     """
     if not hasattr(output, "shape"):
         kind = type(output).__name__

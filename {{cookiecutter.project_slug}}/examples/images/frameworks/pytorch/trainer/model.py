@@ -31,7 +31,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield one error message per invalid value, including the flag's name."""
+    """Yield an error message, with the flag's name, for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -117,7 +117,7 @@ class Head(nn.Module):
 class VisionTransformer(nn.Module):
     """A model that maps images to logits of shape (n, classes).
 
-    Images have shape (n, height, width, channels), and their values are between 0 and 1.
+    Images have shape (n, height, width, channels) and pixel values from 0 to 1.
 
     Model parallelism requires some of the following attributes, but `--strategy ddp` requires none.
 
@@ -125,8 +125,9 @@ class VisionTransformer(nn.Module):
         embed, blocks, head: modules that run in this order. Each module has one input tensor and one output tensor. All
             blocks have the same structure.
         heads: the number of attention heads. For `--strategy tensor`, this number must be divisible by `--degree`.
-        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first is sharded
-            along its outputs, and the second along its inputs. Therefore, each pair requires only one all-reduce.
+        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer's
+            weights are sharded by output, and the second layer's by input. Therefore, each pair requires only one
+            all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -150,7 +151,7 @@ class VisionTransformer(nn.Module):
 
 
 def initialize(module: nn.Module) -> None:
-    """Apply Glorot initialization to weights and set biases to zero. The paper's own code does the same."""
+    """Apply Glorot initialization to weights and set biases to zero. The paper's official code does the same."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
         if module.bias is not None:
@@ -158,7 +159,7 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """Build the model for samples like those in `example`. PyTorch's random state determines the initial weights.
+    """Build the model for inputs shaped like `example.inputs`. PyTorch's random state determines the initial weights.
 
     Raises:
         TrainerError: If the image size isn't divisible by the patch size.

@@ -33,7 +33,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield one error message per invalid value, including the flag's name."""
+    """Yield an error message, with the flag's name, for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -123,14 +123,14 @@ class Head(layers.Layer):
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """Build the model for samples like those in `example`. Keras's random state determines the initial weights.
+    """Build the model for inputs shaped like `example.inputs`. Keras's random state determines the initial weights.
 
     Args:
-        devices: the TensorFlow names of this machine's devices that hold the transformer blocks. If a name is empty,
-            TensorFlow chooses the device, for example when a strategy replicates the model on every device.
+        devices: the TensorFlow names of the local devices that hold the transformer blocks. If a name is empty (for
+            example, because a strategy replicates the model on every device), TensorFlow chooses the device.
 
     Raises:
-        TrainerError: If the image size isn't divisible by the patch size or there are more devices than blocks.
+        TrainerError: If the image size isn't divisible by the patch size or if there are more devices than blocks.
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:

@@ -28,7 +28,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield one error message per invalid value, including the flag's name."""
+    """Yield an error message, with the flag's name, for each invalid value."""
     yield from ()
 
 
@@ -82,7 +82,7 @@ class Block(nn.Module):
 
 
 class Embed(nn.Module):
-    """A layer that sums each byte's embedding and its position embedding."""
+    """A layer that adds position embeddings to byte embeddings."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -120,8 +120,9 @@ class GPT(nn.Module):
         embed, blocks, head: modules that run in this order. Each module has one input tensor and one output tensor. All
             blocks have the same structure.
         heads: the number of attention heads. For `--strategy tensor`, this number must be divisible by `--degree`.
-        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first is sharded
-            along its outputs, and the second along its inputs. Therefore, each pair requires only one all-reduce.
+        tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer's
+            weights are sharded by output, and the second layer's by input. Therefore, each pair requires only one
+            all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -153,7 +154,10 @@ def initialize(module: nn.Module) -> None:
 
 
 def build(config: ModelFlags, example: Batch) -> nn.Module:
-    """Build the model for samples like those in `example`. PyTorch's random state determines the initial weights."""
+    """Build the model for inputs shaped like `example.inputs`.
+
+    PyTorch's random state determines the initial weights.
+    """
     return GPT(SIZES[config.size], context=example.inputs.shape[1])
 
 

@@ -30,7 +30,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield one error message per invalid value, including the flag's name."""
+    """Yield an error message, with the flag's name, for each invalid value."""
     yield from ()
 
 
@@ -87,9 +87,10 @@ class Block(layers.Layer):
 
 
 class Embed(layers.Layer):
-    """A layer that sums each byte's embedding and its position embedding.
+    """A layer that adds position embeddings to byte embeddings.
 
-    The layer maps sequences of at most `context` bytes, of shape (n, tokens), to vectors of shape (n, tokens, width).
+    The layer maps bytes of shape (n, tokens) to vectors of shape (n, tokens, width). There are at most `context`
+    tokens.
     """
 
     def __init__(self, width: int, context: int) -> None:
@@ -121,11 +122,11 @@ class Head(layers.Layer):
 
 
 def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) -> keras.Model:
-    """Build the model for samples like those in `example`. Keras's random state determines the initial weights.
+    """Build the model for inputs shaped like `example.inputs`. Keras's random state determines the initial weights.
 
     Args:
-        devices: the TensorFlow names of this machine's devices that hold the transformer blocks. If a name is empty,
-            TensorFlow chooses the device, for example when a strategy replicates the model on every device.
+        devices: the TensorFlow names of the local devices that hold the transformer blocks. If a name is empty (for
+            example, because a strategy replicates the model on every device), TensorFlow chooses the device.
 
     Raises:
         TrainerError: If there are more devices than blocks.

@@ -1,6 +1,6 @@
 """Runs your own training loop in one process per GPU (python -m trainer.cluster.run [-m] SCRIPT ARGS).
 
-The command `trainer.cluster.run` replaces `torchrun` for any script that torchrun can start. PyTorch's agent sets RANK,
+The `trainer.cluster.run` command replaces `torchrun` for any script that torchrun can start. PyTorch's agent sets RANK,
 WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, and related environment variables. The command also waits until every replica has
 started. The exit code shows whether this replica or another one failed.
 """
@@ -67,10 +67,10 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def must_join(processes: int) -> Iterator[None]:
-    """Check that the block joins a process group with several processes. The block can leave the group early.
+    """Check that code in the block joins a process group with several processes. The code can leave the group early.
 
     Raises:
-        ScriptError: if the block doesn't join a process group with several processes.
+        ScriptError: if code in the block doesn't join a process group with several processes.
     """
     from torch.distributed import distributed_c10d
 

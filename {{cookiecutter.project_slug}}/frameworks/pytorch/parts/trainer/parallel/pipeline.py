@@ -1,6 +1,6 @@
 """Each GPU holds a stage, which is a group of layers, and sends activations to the next stage.
 
-Processes along the mesh dimension `stage` form one pipeline. Processes along the mesh dimension `replicate` hold copies
+Processes along the `stage` mesh dimension form one pipeline. Processes along the `replicate` mesh dimension hold copies
 of the same stages, and all-reduce the gradients of these copies. Several stages can share a parameter, such as a weight
 matrix for both embedding and output. Each of these stages holds a copy of the parameter, and the stages sum the
 gradients of all copies.
@@ -38,8 +38,8 @@ class Flags(StrategyFlags):
     degree: int | None = None
     """Number of GPUs in a pipeline. The default is the number of GPUs per machine."""
     schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"
-    """Order of a pipeline's micro-batches. The schedule 1f1b stores the activations of fewer micro-batches than gpipe.
-    The schedule interleaved gives each GPU two stages, so GPUs are idle for less time, but send more data."""
+    """Order of a pipeline's micro-batches. The 1f1b schedule stores the activations of fewer micro-batches than gpipe.
+    The interleaved schedule gives each GPU two stages, so GPUs are idle for less time, but send more data."""
 
     def findings(self) -> Iterator[str]:
         return flags.at_least(1, self, "degree")
@@ -48,7 +48,7 @@ class Flags(StrategyFlags):
 class Stages(nn.Module):
     """The stages of a process.
 
-    A process has two stages with the schedule `interleaved`, and one with other schedules.
+    A process has two stages with the `interleaved` schedule, and one with any other schedule.
 
     The process removes the layers of all other stages from the model. In the process with the last stage, calling this
     object returns the model's output without gradients. In other processes, the call returns None.
@@ -98,7 +98,7 @@ class Stages(nn.Module):
         return output
 
     def _run(self, step: Any, inputs: Tensor) -> Tensor | None:
-        """Run a step of the schedule.
+        """Run one step of the pipeline schedule.
 
         The schedule splits the inputs and the sample positions into the same micro-batches.
         """
@@ -109,7 +109,7 @@ class Stages(nn.Module):
     def _loss(self, output: Tensor, places: Tensor) -> Tensor:
         """Return the loss of a micro-batch.
 
-        During an evaluation, return 0, because the schedule requires a loss value but doesn't use it.
+        During evaluation, return 0, because the schedule requires a loss value but doesn't use it.
         """
         if not self.training:
             return output.new_zeros(())
@@ -175,7 +175,7 @@ def size(layers: nn.Module) -> int:
 def drop(layers: Sequence[nn.Module], kept: Set[nn.Parameter]) -> None:
     """Remove the buffers of `layers` and all their parameters except those in `kept`.
 
-    Because the parameters in `kept` remain, a checkpoint stores each of them under all of its names.
+    The parameters in `kept` remain, so a checkpoint stores each one under all its names.
     """
     for module in nn.ModuleList(layers).modules():
         for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:

@@ -27,9 +27,9 @@ class TensorParallel(fsdp.FullyShard):
         return {"shard": -1, "tensor": config.degree or processes}
 
     def wrap(self, config: fsdp.Flags, net: Any, world: World) -> nn.Module:
-        """Split each block along the mesh dimension `tensor`, as the model specifies.
+        """Split each block along the `tensor` mesh dimension, as the model specifies.
 
-        Then, shard the resulting parts along the mesh dimension `shard`.
+        Then shard the resulting parts along the `shard` mesh dimension.
         """
         for block in net.blocks:
             plan = {name: SHARDED_ALONG[cut]() for name, cut in net.tensor_parts.items()}

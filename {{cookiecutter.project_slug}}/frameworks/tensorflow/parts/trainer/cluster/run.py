@@ -1,8 +1,8 @@
 """Runs your own training loop on every machine (python -m trainer.cluster.run [-m] SCRIPT ARGS).
 
-The command `trainer.cluster.run` excludes reducers from TF_CONFIG, because the script would otherwise wait for them
-forever. The command also waits until every replica has started. The exit code shows whether this replica or another
-one failed.
+The `trainer.cluster.run` command excludes reducers from TF_CONFIG, because the script would otherwise wait for them
+forever. The command also waits until every replica has started. The exit code shows whether this replica or another one
+failed.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Evaluates a run's checkpoints on one device, with the run's flags (python -m trainer.evaluator).
+"""Evaluates a run's checkpoints on one device, using the run's flags (python -m trainer.evaluator).
 
 The evaluator in pool 3 runs this program. The program doesn't join the training cluster.
 """

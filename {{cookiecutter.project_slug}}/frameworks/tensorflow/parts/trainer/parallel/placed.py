@@ -2,10 +2,10 @@
 
 An alternative is DTensor, which splits each matrix. In a test with eight blocks on two logical CPU devices, placing
 layers took about as long as splitting matrices, and produced the same losses. A step took 38 to 69 ms with whole layers
-on each device, and 40 to 52 ms with DTensor (TensorFlow 2.21, November 2026). However, Keras 3 can't create variables
-that DTensor splits. With the TensorFlow backend, `keras.distribution` silently leaves variables unsplit. DTensor also
-requires its own cluster, which can't be combined with MultiWorkerMirroredStrategy and its gradient packs for Reduction
-Server.
+on each device, compared with 40 to 52 ms with DTensor (TensorFlow 2.21, November 2026). However, Keras 3 can't create
+variables that DTensor splits. With the TensorFlow backend, `keras.distribution` silently leaves variables unsplit.
+DTensor also requires its own cluster, which can't be combined with MultiWorkerMirroredStrategy and its gradient packs
+for Reduction Server.
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,14 @@
 """Parameter servers hold the model, workers compute gradients independently, and the chief schedules the work.
 
 Workers don't run steps together. Each worker fetches the variables, computes the gradient for its slice of the global
-batch, and sends it to the parameter servers. The servers immediately update their variables. Workers don't wait for
-each other. If a worker is lost, the run only slows down, because other workers take over its work. Vertex AI restarts
-the lost worker, which then rejoins the run. If a parameter server is lost, so are its variables, and the chief exits
-with an error. The next run resumes from the latest checkpoint. After the last step, the chief alone evaluates and
-exports the model, from its own copy of the state.
+batch, and sends the gradient to the parameter servers. The servers immediately update their variables. Workers don't
+wait for each other. If a worker is lost, the run only slows down, because other workers take over its work. Vertex AI
+restarts the lost worker, which then rejoins the run. If a parameter server is lost, so are its variables, and the chief
+exits with an error. The next run resumes from the latest checkpoint. After the last step, the chief alone evaluates and
+exports the model, using its own copy of the state.
 
 With W workers, each step consists of W updates. Each update uses 1/W of the global batch and 1/W of the learning rate.
-For the same number of steps, a run reads as many samples as a synchronous run, and makes about as much progress.
+In the same number of steps, such a run reads as many samples as a synchronous run and makes about as much progress.
 Results differ between runs.
 
 The chief reads the samples and sends them to the workers, because TensorFlow servers can't run Python code. Therefore,
@@ -146,8 +146,8 @@ def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
 def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
     """Create the chief's TensorFlow strategy, which listens on its own port.
 
-    If the port is already in use, try again. TensorFlow selects a free port, but another process might bind the port
-    before TensorFlow does.
+    If this port is already in use, try another port. TensorFlow selects a free port, but another process might bind the
+    port before TensorFlow does.
     """
     sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")
@@ -167,7 +167,7 @@ def give_up(why: str, lost: str) -> None:
 
 @contextlib.contextmanager
 def heartbeats_first() -> Iterator[None]:
-    """Let the heartbeats report a lost replica before TensorFlow does, because only heartbeats identify the replica.
+    """Let the heartbeats report a lost replica before TensorFlow does, because only they identify the replica.
 
     Raises PeerError if a replica was lost, and TrainerError for all other TensorFlow errors.
     """

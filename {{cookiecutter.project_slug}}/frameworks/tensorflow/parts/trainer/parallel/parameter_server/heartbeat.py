@@ -1,11 +1,11 @@
 """Exchanges heartbeats between the chief and all workers and parameter servers.
 
-TensorFlow servers never exit on their own, and TensorFlow detects a lost server late or never. Therefore, each replica
-connects to the chief, as it does for the roll call at startup. The chief sends heartbeats, and the replicas respond.
-The chief's last message reports that the run has finished. If a process exits for any reason, the operating system
-closes its connections.
+TensorFlow servers never exit on their own, and TensorFlow detects a lost server late or not at all. Therefore, each
+replica connects to the chief, as it does for the roll call at startup. The chief sends heartbeats, and the replicas
+respond. The chief's last message reports that the run has finished. If a process exits for any reason, the operating
+system closes its connections.
 
-Each message is a JSON object on a single line. The first message on a connection is the same as in the roll call.
+Each message is a JSON object on a single line. The first message on a connection is the same as for the roll call.
 Therefore, a worker that Vertex AI restarts can complete its roll call on this connection.
 """
 
@@ -32,7 +32,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     """The chief's heartbeat thread. If the run can't continue, the thread calls `fail` with the reason.
 
     The run can't continue if a parameter server closes its connection, or doesn't respond for `timeout` seconds. The
-    run also can't continue if a `patience` block exceeds the timeout, for example because no workers are left. If a
+    run also can't continue if a `patience` block exceeds the timeout (for example, because no workers are left). If a
     worker is lost, the run continues. After a call to `need_nobody`, the run continues no matter which replica is lost.
     """
 
@@ -178,9 +178,9 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
 def answer(cluster: Cluster, timeout: float, told: threading.Event) -> None:
     """Respond to the chief's heartbeats until the chief has finished.
 
-    Each response reports whether the event `told` is set (this replica was asked to stop).
+    Each response reports whether the `told` event is set, which means that this replica was asked to stop.
 
-    Raises PeerError if the chief exits before the run has finished or doesn't respond for `timeout` seconds.
+    Raises PeerError if the chief exits before the run has finished or if it doesn't respond for `timeout` seconds.
     """
     how = "exited before the training finished"
     with _connected(cluster.chief, timeout) as connection, connection.makefile("rb") as messages:
@@ -205,5 +205,5 @@ def _connected(chief: Node, timeout: float) -> socket.socket:
             return socket.create_connection((chief.host, chief.port), timeout=5)
         except OSError:
             if time.monotonic() > deadline:
-                raise PeerError(f"{chief.name}, the chief, doesn't listen on {chief.address}") from None
+                raise PeerError(f"{chief.name}, the chief, isn't listening on {chief.address}") from None
             time.sleep(rollcall.RETRY_SECONDS)

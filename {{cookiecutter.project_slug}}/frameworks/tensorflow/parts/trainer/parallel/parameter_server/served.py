@@ -57,7 +57,8 @@ class ServedNet:
 def forward_backward(config: Config, net: ServedNet, batch: Batch) -> tuple[Totals, list[tf.Tensor]]:
     """Run the forward and backward passes for a worker's slice of the batch on all of the worker's GPUs.
 
-    The passes use the servers' current weights. Returns the sums of the loss and the metrics, and the gradients.
+    Both passes use the servers' current weights. Returns the sums of the loss and the metrics, along with the
+    gradients.
     """
     weights, gpus = net.fetch(), worker_devices()
     totals, sums = 0.0, [tf.zeros_like(weight) for weight in weights]
@@ -130,7 +131,7 @@ class Team:
     def score(self, parts: Iterable[Sequence[Masked]]) -> Totals:
         """Return the sums of the loss and the metrics over all batches in `parts`.
 
-        The workers compute these sums. After the last step, the chief computes the sums alone.
+        The workers compute these sums. After the last step, the chief alone computes the sums.
         """
         if self._state.step == self._config.steps:
             self._heartbeats.need_nobody()
@@ -196,12 +197,12 @@ def pieces(weight: Any) -> list[Any]:
 
 
 def moments(optimizer: keras.optimizers.AdamW, name: str) -> list[keras.Variable]:
-    """Return AdamW's moments with the name suffix `name`, in the order of the optimizer's variables."""
+    """Return AdamW's moments whose paths end with `name`, in the order of the optimizer's variables."""
     return [variable for variable in optimizer.variables if variable.path.endswith(name)]
 
 
 def worker_devices() -> list[str]:
-    """Return the device names of a worker's GPUs. If there are no GPUs, return the name of the CPU.
+    """Return the names of a worker's GPU devices. If there are no GPUs, return the CPU's device name.
 
     All workers have the same devices.
     """
