@@ -1,15 +1,17 @@
-"""Measure how many samples per second one core reads with the trainer, bare Grain and PyTorch's DataLoader.
+"""Measure how many samples per second the trainer, bare Grain, and PyTorch's DataLoader read.
 
     python benchmarks/data.py PROJECT [--seconds 5] [--rounds 3]
 
-Run this benchmark with the project's own Python on Linux. Each reader uses one core, reads the same images of 224 x 224
-pixels in random order and creates batches of 32 images. The last line of the output compares the trainer's threads with
-the trainer's processes on all cores.
+Run this benchmark with the project's own Python on Linux. All readers read the same shards in random order, and use the
+project's own `decode` and `collate` for batches of 32 samples. In an image project, the samples are photographs of 224
+x 224 pixels and images of 8 x 8 pixels. In a text project, they are texts of 256 bytes. Each round measures all readers
+in turn, first on one core and then on two.
 """
 
 import argparse
 import importlib
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,29 +19,57 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpu import write_images
 from step import spread
 
-MODULES = "samples.batches", "samples.shards", "config"
 BATCH = 32
+COUNT = 2048  # samples; Grain takes longer to shuffle fewer
 STEPS = 10**6  # more than any round reads
+TEXT = 256  # bytes
+
+Reader = Callable[[Path], Iterator[Any]]
 
 
-def main(project: Path, seconds: float, rounds: int) -> None:
-    cores = os.sched_getaffinity(0)
-    with tempfile.TemporaryDirectory() as folder:
-        write_images(project, Path(folder))
-        ways = {"trainer": trainer(0), "bare Grain": bare_grain, "DataLoader": data_loader}
-        os.sched_setaffinity(0, {min(cores)})
-        one_core = {name: [rate(way(Path(folder)), seconds) for _ in range(rounds)] for name, way in ways.items()}
-        for name, rates in one_core.items():
-            print(f"{name}: {spread(rates, '.0f')} images per second on one core")
-        os.sched_setaffinity(0, cores)
-        threads, processes = (
-            [rate(trainer(count)(Path(folder)), seconds) for _ in range(rounds)] for count in (0, len(cores))
+def main(seconds: float, rounds: int) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    one_core: dict[str, Reader] = {"trainer": trainer(0), "bare Grain": bare_grain, "DataLoader": data_loader(0)}
+    two_cores = {
+        "trainer": trainer(0),
+        "trainer, --data-processes 2": trainer(2),
+        "bare Grain": bare_grain,
+        "DataLoader, 2 workers": data_loader(2),
+    }
+    for kind, samples in kinds().items():
+        with tempfile.TemporaryDirectory() as folder:
+            importlib.import_module("trainer.samples.shards").write(samples, Path(folder), "train")
+            for count, readers in ((1, one_core), (2, two_cores)):
+                os.sched_setaffinity(0, cores[:count])
+                compare(f"{kind}, {count} core{'s' * (count > 1)}", readers, Path(folder), seconds, rounds)
+
+
+def kinds() -> dict[str, Iterator[Any]]:
+    """Return the samples that a project can read, keyed by a description."""
+    data, numpy = importlib.import_module("trainer.data"), importlib.import_module("numpy")
+    draw = numpy.random.default_rng(0)
+    if "text" in data.Sample._fields:
+        return {f"{TEXT} bytes": (data.Sample(draw.integers(0, 256, TEXT, numpy.uint8)) for _ in range(COUNT))}
+    return {
+        f"{side} x {side} pixels": (
+            data.Sample(draw.integers(0, 256, (side, side, channels), numpy.uint8), number % 10)
+            for number in range(COUNT)
         )
-        told, others = spread(threads, ".0f"), spread(processes, ".0f")
-        print(f"trainer on {len(cores)} cores: {told} with threads, {others} with one process per core")
+        for side, channels in ((224, 3), (8, 1))
+    }
+
+
+def compare(title: str, readers: dict[str, Reader], folder: Path, seconds: float, rounds: int) -> None:
+    """Print the rate of each reader, and its ratio to the trainer's rate."""
+    rates: dict[str, list[float]] = {name: [] for name in readers}
+    for _ in range(rounds):
+        for name, read in readers.items():
+            rates[name].append(rate(read(folder), seconds))
+    for name, found in rates.items():
+        ratios = [ours / theirs for ours, theirs in zip(rates["trainer"], found, strict=True)]
+        print(f"{title}: {name}: {spread(found, ',.0f')} samples per second, trainer / this: {spread(ratios, '.2f')}")
 
 
 def rate(batches: Iterator[Any], seconds: float) -> float:
@@ -53,18 +83,15 @@ def rate(batches: Iterator[Any], seconds: float) -> float:
     return count / (time.perf_counter() - began)
 
 
-def trainer(processes: int) -> Callable[[Path], Iterator[Any]]:
-    batches, shards, config = (importlib.import_module(f"trainer.{name}") for name in MODULES)
-    flags = config.Config(data="shards", global_batch=BATCH, steps=STEPS, data_processes=processes)
-    return lambda folder: batches.train_batches(shards.Dataset(folder, "train"), flags, start=0, rank=0, world_size=1)
+def flags(processes: int = 0) -> Any:
+    config = importlib.import_module("trainer.config")
+    return config.Config(data="shards", global_batch=BATCH, steps=STEPS, data_processes=processes)
 
 
-def collated(records: Any) -> tuple[Any, Any]:
-    """Return the pixels and labels of these records as arrays."""
-    numpy, data = importlib.import_module("numpy"), importlib.import_module("trainer.data")
-    samples = [data.decode(record) for record in records]
-    images = numpy.stack([sample.image for sample in samples]).astype(numpy.float32) / numpy.float32(255)
-    return images, numpy.array([sample.label for sample in samples])
+def trainer(processes: int) -> Reader:
+    batches, shards = (importlib.import_module(f"trainer.samples.{name}") for name in ("batches", "shards"))
+    whole = {"start": 0, "rank": 0, "world_size": 1}
+    return lambda folder: batches.train_batches(shards.Dataset(folder, "train"), flags(processes), **whole)
 
 
 def records_of(folder: Path) -> Any:
@@ -72,17 +99,32 @@ def records_of(folder: Path) -> Any:
     return sources.ArrayRecordDataSource(sorted(map(str, folder.glob("train-*.array_record"))))
 
 
+def collated(records: Any) -> Any:
+    data = importlib.import_module("trainer.data")
+    return data.collate([data.decode(record) for record in records], flags())
+
+
 def bare_grain(folder: Path) -> Iterator[Any]:
     grain = importlib.import_module("grain")
     records = grain.MapDataset.source(records_of(folder)).shuffle(seed=0).repeat()
-    return iter(records.batch(BATCH, batch_fn=collated).to_iter_dataset(grain.ReadOptions(4, 8)))
+    return iter(records.batch(BATCH, batch_fn=collated).to_iter_dataset())
 
 
-def data_loader(folder: Path) -> Iterator[Any]:
-    data = importlib.import_module("torch.utils.data")
-    loader = data.DataLoader(records_of(folder), BATCH, shuffle=True, collate_fn=collated, drop_last=True)
-    while True:
-        yield from loader
+def tensors(records: Any) -> tuple[Any, ...]:
+    """Return a batch as tensors, which workers of a DataLoader pass in shared memory."""
+    torch = importlib.import_module("torch")
+    return tuple(map(torch.from_numpy, collated(records)))
+
+
+def data_loader(workers: int) -> Reader:
+    def read(folder: Path) -> Iterator[Any]:
+        data = importlib.import_module("torch.utils.data")
+        options = {"num_workers": workers, "persistent_workers": workers > 0, "drop_last": True}
+        loader = data.DataLoader(records_of(folder), BATCH, shuffle=True, collate_fn=tensors, **options)
+        while True:
+            yield from loader
+
+    return read
 
 
 if __name__ == "__main__":
@@ -91,4 +133,5 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    main(given.project.resolve(), given.seconds, given.rounds)
+    sys.path.insert(0, str(given.project.resolve()))
+    main(given.seconds, given.rounds)

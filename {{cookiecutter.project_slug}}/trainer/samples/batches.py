@@ -7,7 +7,9 @@ A run can start at any step without delay, because samples are read by random ac
 
 import errno
 import gc
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import pairwise
@@ -122,14 +124,20 @@ def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, wo
 def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> Iterator[Part]:
     """Yield the return value of `part` for each number, in order.
 
-    Other threads or processes prepare the values in advance.
+    Other threads or processes prepare the values in advance. More threads than cores would only compete for them.
     """
-    ahead = 2 if processes else 8  # parts that each process holds in memory
-    options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=ahead)
+    threads = max(min(cores() // (processes or 1), 4), 1)
+    # The buffer is the number of parts that each process holds in memory.
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 if processes else 2 * threads)
     batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part).to_iter_dataset(options)
     if not processes:
         return iter(batches)
     return _of_processes(batches.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2)))
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use. macOS doesn't restrict a process to some cores."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:

@@ -17,6 +17,7 @@ from trainer.vertex.errors import TrainerError
 # The default file that cloudml-hypertune 0.1.0.dev6 writes and the service reads.
 METRIC_FILE = "/tmp/hypertune/output.metrics"
 CHUNK = 2**20  # bytes to read at a time
+MOUNT = Path("/gcs")
 LARGEST = 2**26  # bytes of a JSON file, enough for the commit marker of a million files
 FOLDERS = {"model": "AIP_MODEL_DIR", "checkpoints": "AIP_CHECKPOINT_DIR", "logs": "AIP_TENSORBOARD_LOG_DIR"}
 
@@ -36,14 +37,14 @@ class Storage:
     model: Path = Path("output/model")
     checkpoints: Path = Path("output/checkpoints")
     logs: Path = Path("output/logs")
-    mount: Path = Path("/gcs")
+    mount: Path = MOUNT
     trial: Trial | None = None  # only in hyperparameter tuning
     job: str = ""  # job ID, which stays the same after a restart; "" outside Vertex AI
 
     @property
     def emulated(self) -> bool:
         """True if the job runs in the local Vertex. Vertex AI always mounts buckets under /gcs."""
-        return self.mount != Path("/gcs")
+        return self.mount != MOUNT
 
     def path(self, address: str) -> Path:
         """Return the path for a gs:// URI, a /gcs path, or an ordinary path. Raises TrainerError for all other URIs."""
@@ -53,6 +54,10 @@ class Storage:
         if "://" in address:
             raise TrainerError(f"{address} is neither a path nor gs://BUCKET/FOLDER; copy the data to a bucket first")
         return Path(address)
+
+
+def in_bucket(folder: Path) -> bool:
+    return MOUNT in folder.absolute().parents
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -98,7 +103,7 @@ def from_env(environ: Mapping[str, str]) -> Storage:
 
     If a variable isn't set, use the folder's default.
     """
-    mounted = Storage(mount=Path(environ.get("GCS_MOUNT") or "/gcs"))
+    mounted = Storage(mount=Path(environ.get("GCS_MOUNT") or MOUNT))
     folders = {name: mounted.path(environ[variable]) for name, variable in FOLDERS.items() if environ.get(variable)}
     id, file = environ.get("CLOUD_ML_TRIAL_ID", ""), environ.get("CLOUD_ML_HP_METRIC_FILE", "")
     trial = Trial(id or "0", Path(file or METRIC_FILE)) if id or file else None

@@ -89,7 +89,7 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
 
     Raises TrainerError if a label isn't a valid class. Without this check, a GPU would report an unrelated error.
     """
-    images = np.stack([sample.image for sample in samples]).astype(np.float32) / np.float32(255)
+    images = np.divide(np.stack([sample.image for sample in samples]), np.float32(255), dtype=np.float32)
     labels = np.array([sample.label for sample in samples], np.int64)
     wrong = labels[(labels < 0) | (labels >= config.classes)]
     if len(wrong):
