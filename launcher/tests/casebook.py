@@ -282,7 +282,7 @@ CASES = [
         {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, EVALUATOR]},
         ("5 pools are too many", "at most 4"),
     ),
-    Case("pool-gap", {P1: {}, P2: SERVERS}, {P2: SERVERS}, ("workerPoolSpecs[1]", "gcloud rejects")),
+    Case("pool-gap", {P1: {}, P2: SERVERS}, {P2: SERVERS}, ("workerPoolSpecs[1]", "but gcloud doesn't")),
     Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "isn't followed by", "remove")),
     Case("pool-replicas", {f"{P1}.replicaCount": 0, **NO_REDUCERS}, NO_REDUCERS, ("workerPoolSpecs[1]", "is 0")),
     Case("pool-replicas", {f"{P1}.replicaCount": -1, **NO_REDUCERS}, NO_REDUCERS, ("is -1",)),
@@ -297,7 +297,7 @@ CASES = [
         alone({"machineType": "n1-standard-4"}),
         (
             '"n1-standard-5"',
-            f"{len(CATALOG.machines)} types",
+            f"{len(CATALOG.machines)} machine types",
             "n1-standard-4, n1-standard-8. If",
             "[machines.n1-standard-5]",
         ),
@@ -782,7 +782,7 @@ CASES = [
         "restart-alone",
         {"scheduling.restartJobOnWorkerRestart": GONE},
         {"scheduling.restartJobOnWorkerRestart": GONE, P2: SERVERS},
-        ("only a failed replica restarts", "set it to true"),
+        ("if one replica fails", "set it to true"),
     ),
     Case(
         "restart-overridden",

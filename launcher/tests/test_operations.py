@@ -131,7 +131,7 @@ def test_what_json_cannot_carry_is_refused_in_a_sentence(channel: Any) -> None:
     with pytest.raises(InvalidArgument, match="NaN"):
         contexts.create_context(parent=f"{PARENT}/metadataStores/s", context=Context(metadata={"loss": float("nan")}))
     call = channel.unary_unary("/google.cloud.aiplatform.v1.JobService/GetCustomJob")
-    for body, fault in ((b"\xff\xff", "parsing"), (b"\x0a\x01a\xfa\x3f\x01b", "a later google-cloud-aiplatform")):
+    for body, fault in ((b"\xff\xff", "parsing"), (b"\x0a\x01a\xfa\x3f\x01b", "google-cloud-aiplatform release")):
         with pytest.raises(grpc.RpcError, match=fault) as raised:
             call(body, timeout=DEADLINE)
         assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -204,7 +204,7 @@ def test_no_plan_counts_on_gpudirect_which_the_image_must_bring(kind: str) -> No
         (job("a2-highgpu-8g", A100, 8, 1), 0.2, BERT_LARGE, "with one machine, gradients don't cross the network"),
         (job("n1-standard-8", "ACCELERATOR_TYPE_UNSPECIFIED", 0, 3), 0.2, BERT_LARGE, "reduction servers require GPUs"),
         (job("a2-highgpu-8g", A100, 8, 8), 2.0, BERT_LARGE, "the job is compute-bound"),
-        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 5e7, "too small: a ring all-reduces 50 MB in 8.24 ms"),
+        (job("a2-highgpu-8g", A100, 8, 8), 0.2, 5e7, "too small for reducers: a ring all-reduces 50 MB in 8.24 ms"),
         (job("a2-highgpu-8g", A100, 8, 8), 1e-6, 1e6, "the latency of 126 hops in a ring of 64 GPUs is about 2.52 ms"),
     ],
     ids=["one machine", "no GPUs", "bound by computing", "small gradients", "tiny gradients"],

@@ -14,8 +14,8 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tests.samples import batch
 from tests.training import PROJECT
 from trainer.config import Config, Job
-from trainer.reports.reports import Reporter
 from trainer.reports.curves import TensorBoard
+from trainer.reports.reports import Reporter
 from trainer.reports.sinks import Lines, describe
 from trainer.reports.speed import CHECKPOINTS, DATA, FIRST_STEP, TRAINING, Clock, peak_flops
 from trainer.samples.batches import per_step
@@ -253,9 +253,7 @@ def test_only_the_chief_has_sinks_and_the_others_may_report_all_the_same(
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_chief_of_a_cluster_writes_curves_and_json_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_chief_writes_curves_and_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reports = reporter(tmp_path, steps=4)
     reports.training(1, {"loss": 0.5})
     reports.heldout(1, {"accuracy": 0.25})

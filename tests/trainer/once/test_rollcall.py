@@ -161,7 +161,7 @@ def test_two_jobs_that_are_mixed_are_told_so_at_once() -> None:
     *_, stray = clusters(3, [chief.chief.address, "127.0.0.1:1", "127.0.0.1:2"])
     told = call_all((chief, stray), PATIENCE)
     assert all(
-        "workerpool1-1 describes a different cluster than workerpool0-0; check whether replicas of two jobs share" in t
+        "workerpool1-1 describes a different cluster than workerpool0-0; check whether replicas of two jobs use" in t
         for t in told
     )
 

@@ -4,13 +4,13 @@ import itertools
 import os
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from trainer.reports.sinks import Values
 from trainer.vertex.writable import Dispensable
 
 NUMBERS = itertools.count()  # the numbers of this process's event files
@@ -29,7 +29,7 @@ class TensorBoard:
         with self._place.writing():
             folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, step: int, values: Values) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=scalars))
         with self._place.writing():

@@ -29,10 +29,7 @@ def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
 
 
 def import_keras() -> None:
-    """Import Keras without scikit-learn and matplotlib.
-
-    If these packages are installed, Keras imports them for wrappers and plots, which takes more than a second.
-    """
+    """Import Keras without the optional libraries for its wrappers and plots, which take more than a second."""
     hidden = [name for name in ("matplotlib", "sklearn") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import fail
     importlib.import_module("keras")
