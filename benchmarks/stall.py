@@ -77,7 +77,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     if given.steps % EVERY or given.steps == EVERY:
-        parser.error(f"--steps is {given.steps}, but must be a multiple of {EVERY} and at least {2 * EVERY}")
+        parser.error(f"--steps is {given.steps}, but it must be a multiple of {EVERY} and at least {2 * EVERY}")
     told = main(given.framework, given.project.resolve(), given.size, given.steps, given.rounds)
     print(told)
     if given.page:

@@ -1,6 +1,6 @@
 """Defines the project's commands as nox sessions. To list the sessions, run: nox -l.
 
-To run a session, use: nox -s NAME. nox passes arguments after -- to its tool, as in: nox -s tests -- -k cluster
+To run a session, use: nox -s NAME. Arguments after -- go to the session's tool, as in: nox -s tests -- -k cluster
 """
 
 import sys
@@ -72,7 +72,7 @@ def emulate(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def image(session: nox.Session) -> None:
-    """Build the image. Pass cpu for a small CPU image, push to upload the image, or cloud to use Cloud Build."""
+    """Build the image. Pass `cpu` for a small CPU image, `push` to upload the image, or `cloud` to use Cloud Build."""
     python(session, "-m", "vertex_launch", "image", *session.posargs)
 
 
@@ -84,7 +84,7 @@ def lock(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def package(session: nox.Session) -> None:
-    """Package the trainer for jobs/prebuilt.yaml, and print how to copy it to the bucket."""
+    """Package the trainer for jobs/prebuilt.yaml, and print the command that uploads it."""
     python(session, "-m", "vertex_launch", "package")
 
 

@@ -280,7 +280,7 @@ CASES = [
         "pool-count",
         {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, EVALUATOR, EVALUATOR]},
         {"workerPoolSpecs": [CHIEF, CHIEF, SERVERS, EVALUATOR]},
-        ("5 pools are too many", "at most 4"),
+        ("at most 4 pools", "not 5"),
     ),
     Case("pool-gap", {P1: {}, P2: SERVERS}, {P2: SERVERS}, ("workerPoolSpecs[1]", "but gcloud doesn't")),
     Case("pool-trailing", {P2: {}}, NO_REDUCERS, ("workerPoolSpecs[2]", "isn't followed by", "remove")),
@@ -434,7 +434,7 @@ CASES = [
         "region-words",
         alone(CPU),
         alone(CPU),
-        ("region: ", '"eu" from vertex.toml is a multi-region', "jobs might not work in them"),
+        ("region: ", '"eu" from vertex.toml is a multi-region', "they might not run jobs"),
         settings=replace(SETTINGS, region="eu"),
     ),
     Case(
@@ -463,7 +463,7 @@ CASES = [
         "output-in-use",
         {"baseOutputDirectory.outputUriPrefix": "gs://demo-data/busy"},
         {},
-        ("/busy/checkpoints is in use by job 17 on HOST since 2026-11-27 08:31 UTC", "until that job ends"),
+        ("/busy/checkpoints has been in use by job 17 on HOST since 2026-11-27 08:31 UTC", "until that job ends"),
         project=replace(PROJECT, buckets=BUCKETS),
     ),
     Case(
@@ -491,7 +491,7 @@ CASES = [
         "gcs-mount",
         alone(H200, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
         alone(A100, **{"containerSpec.args": ["--data=/gcs/b/shards"]}),
-        ("machineSpec.machineType: /gcs might be missing on a3-ultragpu-8g", "an unconfirmed report of 2026-01-29"),
+        ("machineSpec.machineType: /gcs might be missing on a3-ultragpu-8g", "an unconfirmed report from 2026-01-29"),
     ),
     Case(
         "bucket-differs",
@@ -657,7 +657,7 @@ CASES = [
         ("containerSpec.command[2]", "hsdp doesn't all-reduce gradients across all GPUs", "keep the whole model"),
     ),
     Case("reducer-machines", {P1: {}}, {f"{P1}.replicaCount": 1}, ("workerPoolSpecs[2]", "two or more machines")),
-    Case("reducer-gain", both(ONE_L4), both(TWO_L4, 2), ("two machines with one GPU each", "remove pool 2")),
+    Case("reducer-gain", both(ONE_L4), both(TWO_L4, 2), ("two single-GPU machines", "remove pool 2")),
     Case(
         "reducer-count",
         {f"{P2}.replicaCount": 6},
@@ -823,7 +823,7 @@ CASES = [
         "placeholder",
         {f"{P0}.containerSpec.env": [{"name": "KEY", "value": "${WANDB_API_KEY}"}]},
         {f"{P0}.containerSpec.env": [{"name": "KEY", "value": "$(WANDB_API_KEY)"}]},
-        ("env[0].value: ${WANDB_API_KEY} is a placeholder that nothing replaces", "or $(WANDB_API_KEY)"),
+        ("env[0].value: ${WANDB_API_KEY} is a placeholder that Vertex AI doesn't replace", "or $(WANDB_API_KEY)"),
     ),
     Case(
         "placeholder",
@@ -898,7 +898,7 @@ CASES = [
         "image-purpose",
         alone(CPU, **{"containerSpec.imageUri": registry("tf-gpu.2-17.py310:latest")}),
         alone(ONE_L4, **{"containerSpec.imageUri": registry("tf-gpu.2-17.py310:latest")}),
-        ("this image is for GPUs, but the machine doesn't have GPUs", "use an image for CPUs"),
+        ("this image is for GPUs, but the machine doesn't have any", "use an image for CPUs"),
     ),
     Case(
         "image-purpose",
@@ -1014,7 +1014,7 @@ CASES = [
         Case("launcher-options", started("torchrun", *wrong, "train.py"), started("torchrun", *TOLD, "train.py"), words)
         for wrong, words in (
             (("--nnodes=2", *TOLD[:1], *TOLD[2:]), ("--nnodes is 2, but pools 0 and 1 have 4", "write --nnodes=$(W")),
-            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without machines that start",)),
+            (("--nnodes=1:4", *TOLD[:1], *TOLD[2:]), ("is 1:4, so the job can start without late machines",)),
             (("--nproc-per-node=4", *TOLD[1:]), ("--nproc-per-node is 4, but the machine has 8 GPUs",)),
             (("--node-rank=0", *TOLD[:2], *TOLD[3:]), ("--node-rank is 0 on 4 machines", "write --node-rank=$(RANK)")),
             (
@@ -1033,7 +1033,7 @@ CASES = [
         "launcher-group",
         both(CPU) | NO_REDUCERS | started("accelerate", "launch", "train.py"),
         both(CPU) | NO_REDUCERS | started("accelerate", "launch", "--cpu", "train.py"),
-        ("the processes don't form a group", "write accelerate launch --cpu train.py"),
+        ("they don't form a process group", "write accelerate launch --cpu train.py"),
     ),
     Case(
         "launcher-group",
@@ -1075,7 +1075,7 @@ CASES = [
         "evaluator-count",
         evaluated(replicaCount=2),
         evaluated(),
-        ("workerPoolSpecs[3].replicaCount", "2 evaluators aren't supported", "set it to 1"),
+        ("workerPoolSpecs[3].replicaCount", "the pool has 2 evaluators", "set it to 1"),
     ),
     Case(
         "evaluator-program",
@@ -1106,7 +1106,7 @@ CASES = [
         "flag-value",
         alone(CPU, **{"containerSpec.args": ["--anyway=true"]}),
         alone(CPU, **{"containerSpec.args": ["--no-anyway", "--steps=6"]}),
-        ('--anyway has the value "true", but doesn\'t accept one', "write only --anyway or --no-anyway"),
+        ('--anyway has the value "true", but it doesn\'t accept one', "write only --anyway or --no-anyway"),
     ),
     Case(
         "flag-unknown",
@@ -1220,7 +1220,7 @@ CASES = [
             (
                 {"parameterId": "anyway", "categoricalValueSpec": {"values": ["true", "false"]}},
                 RATE,
-                '--anyway has the value "true", but doesn\'t accept one',
+                '--anyway has the value "true", but it doesn\'t accept one',
             ),
         )
     ),

@@ -332,7 +332,7 @@ def test_a_lease_in_the_bucket_is_told_with_its_job_while_it_is_renewed(vertex: 
     (tmp_path / "leased.yaml").write_text(json.dumps(custom_job("true", baseOutputDirectory=there)["jobSpec"]))
     found = look(load(tmp_path / "leased.yaml"), connect(OURS, vertex.endpoint))
     (told,) = [f"{one.severity}: {one.sentence}" for one in found.findings]
-    start = "warning: gs://b/leased/checkpoints is in use by job 17 on HOST since 2026-11-27 08:31 UTC (renewed "
+    start = "warning: gs://b/leased/checkpoints has been in use by job 17 on HOST since 2026-11-27 08:31 UTC (renewed "
     assert re.fullmatch(
         re.escape(start) + r"\d+ s ago\); choose another output folder, or wait until that job ends", told
     )
@@ -732,7 +732,7 @@ def test_where_the_local_vertex_has_no_job_its_address_is_told(tmp_path: Path) -
     with service(tmp_path) as empty:
         here = f"{BY_ID} of the local Vertex at {empty.endpoint}"
         assert said(empty, "jobs") == (0, f"{here} has no job\n", "")
-        assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; submit a job with: ")
+        assert said(empty, "status")[2].startswith(f"{here}: there is no job yet; submit one with: ")
         assert said(empty, "status", "nosuch")[2].startswith(f'{here}: none of the newest 100 jobs is named "nosuch"')
 
 

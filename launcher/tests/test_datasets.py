@@ -183,7 +183,7 @@ def test_strata_are_as_frequent_in_every_set_as_in_all(ours: Datasets, buckets: 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(ours: Datasets, buckets: Path) -> None:
     dataset = table(ours, rows(buckets, 10))
-    with pytest.raises(ApiError, match='have column "lable"; the columns are x, when, split, label'):
+    with pytest.raises(ApiError, match='have a column "lable"; its columns are x, when, split, label'):
         exported(dataset, buckets, predefinedSplit={"key": "lable"})
 
 
@@ -341,7 +341,7 @@ def test_an_import_file_with_a_fault_adds_nothing(
 
 
 def test_a_table_takes_no_import(ours: Datasets) -> None:
-    with pytest.raises(ApiError, match="tables can't be imported"):
+    with pytest.raises(ApiError, match="tabular datasets don't support imports"):
         ours.import_data(table(ours, "gs://b/rows.csv")["name"], ImportDataRequest())
 
 

@@ -109,7 +109,7 @@ def test_google_builds_the_image_where_there_is_no_engine(folder: Path) -> None:
     assert done.returncode == 1
     assert (
         done.stderr
-        == "neither docker nor podman is installed on this machine; to build with Cloud Build, add the argument cloud\n"
+        == "neither docker nor podman is installed on this machine; to use Cloud Build, add the `cloud` argument\n"
     )
     words = recorded(folder, "gcloud")
     done = image(folder, "cloud", "cpu")

@@ -30,7 +30,7 @@ def hold():
 sys.exit(log.exit_code(hold))
 """
 ENVIRON = os.environ | {"PYTHONPATH": f"{SOURCE}:{TEMPLATE}"}
-IN_USE = ".vertex/gcs/b/run/checkpoints is in use by job "
+IN_USE = ".vertex/gcs/b/run/checkpoints has been in use by job "
 CURE = "choose another output folder, or wait until that job ends"
 
 
@@ -89,7 +89,7 @@ def test_a_folder_above_that_of_a_running_job_is_not_emptied(project: Path) -> N
     with running(project) as first:
         write(project, output="gs://b/all")
         done = launch(project, "run", "job.yaml", "--fresh")
-        assert ".vertex/gcs/b/all/run/checkpoints is in use by job " in done.stderr
+        assert ".vertex/gcs/b/all/run/checkpoints has been in use by job " in done.stderr
         (project / ".vertex/GO").touch()
         assert first.wait(DEADLINE) == 0
 
@@ -136,7 +136,7 @@ def test_a_claim_of_another_machine_counts_if_it_is_renewed_meanwhile(tmp_path: 
     finally:
         ended.set()
         thread.join()
-    assert "/checkpoints is in use by job far on elsewhere since 2026-11-27 08:31 UTC (renewed " in finding.fault
+    assert "/checkpoints has been in use by job far on elsewhere since 2026-11-27 08:31 UTC (renewed " in finding.fault
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux names a boot")

@@ -48,7 +48,7 @@ def found(folder: Path, **container: object) -> list[str]:
 def test_a_mark_that_nobody_replaced_is_named(word: str, tmp_path: Path) -> None:
     (in_args,) = found(tmp_path, command=["python", "mine.py"], args=[word])
     assert "args[0]: " in in_args
-    assert "is a placeholder that nothing replaces; write its value" in in_args
+    assert "is a placeholder that Vertex AI doesn't replace; write its value" in in_args
     (in_env,) = found(tmp_path, env=[{"name": "DATA", "value": word}])
     assert "env[0].value: " in in_env
 
@@ -104,7 +104,7 @@ def test_what_only_its_own_engine_replaces_is_an_error(word: str, tmp_path: Path
         {"command": ["sh", "-c", f"python a.py '{word}'"]},
     ):
         (finding,) = found(tmp_path, **{"args": [], **program})
-        assert "is a placeholder that only its own template engine replaces" in finding
+        assert "is a template placeholder that Vertex AI doesn't replace" in finding
 
 
 @pytest.mark.parametrize("field", ["{data_path}", "%(data)s", "${data}", "$data", "{DATA}"])

@@ -158,7 +158,7 @@ def test_what_the_image_s_build_has_said_is_read_from_its_label(
             16,
             "NCCL uses reducers on machines with at most 8 GPUs, but an a2-megagpu-16g has 16",
         ),
-        ("a3-highgpu-4g", H100, 4, "an a3-highgpu-4g has its own network plug-in, and NCCL loads only one plug-in"),
+        ("a3-highgpu-4g", H100, 4, "an a3-highgpu-4g has its own network plug-in, and NCCL loads only one"),
     ],
 )
 def test_reducers_that_nccl_passes_by_do_not_pay(kind: str, gpu: str, gpus: int, reason: str) -> None:
@@ -356,7 +356,7 @@ def test_a_search_is_planned_with_all_trials_that_run_at_once() -> None:
     assert [quota.amount for quota in found.quotas] == [2 * quota.amount for quota in trial.quotas]
     assert found.trials == pools.Trials(count=6, at_once=2)
     assert found.advised.verdict.pays is False
-    assert "which reject these flags (trial-reducers)" in found.advised.verdict.text
+    assert "which reject them (trial-reducers)" in found.advised.verdict.text
 
 
 def test_flex_start_leaves_no_room_for_reducers() -> None:
@@ -722,8 +722,8 @@ def test_reducers_that_pay_are_written_into_the_file(machine: str, tmp_path: Pat
     assert shown.returncode == 0, shown.stderr
     count = json.loads(launch(path.name, "--json", *GIVEN, folder=tmp_path).stdout)["advised"]["sizing"]["count"]
     assert path.read_text() == before.replace("replicaCount: 99", f"replicaCount: {count}")
-    assert f"{path.name}: the file now has {count} x n1-highcpu-16" in shown.stdout
-    assert f"already has {count} x n1-highcpu-16" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
+    assert f"{path.name}: the file now specifies {count} x n1-highcpu-16" in shown.stdout
+    assert f"already specifies {count} x n1-highcpu-16" in launch(path.name, "--apply", *GIVEN, folder=tmp_path).stdout
 
 
 def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> None:
@@ -733,7 +733,7 @@ def test_the_speed_of_a_run_says_how_long_computing_takes(tmp_path: Path) -> Non
         curves.add_event(Event(step=step, summary=Summary(value=[value])))
     curves.close()
     assert workload.samples_per_second_per_gpu(tmp_path) == 400
-    with pytest.raises(FaultError, match="the folder doesn't contain the curve train/samples_per_second_per_device"):
+    with pytest.raises(FaultError, match="the folder doesn't contain the metric train/samples_per_second_per_device"):
         workload.samples_per_second_per_gpu(tmp_path / "nothing")
 
 
@@ -815,7 +815,7 @@ PACKAGE = {
     "packageUris": ["gs://demo-data/trainer-0.1.tar.gz"],
     "pythonModule": "absent.task",
 }
-NO_MODULE = 'the chief runs "{}", but only a Python module can be described. Use --gradient-bytes.'
+NO_MODULE = 'the chief runs "{}", but only a Python module can describe its workload. Use --gradient-bytes.'
 
 
 def container(*command: str, image: str = SETTINGS.image) -> dict[str, Any]:

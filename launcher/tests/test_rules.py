@@ -260,8 +260,8 @@ def test_a_flag_of_another_strategy_is_told_as_the_trainer_tells_it(project: Pat
         edits = alone(CPU, **{"containerSpec.args": [*flags]})
         return [one.fault for one in found(tmp_path, edits, project=ours) if one.code.startswith("flag-")]
 
-    assert faults("--degree", "2") == ["--degree is for fsdp, pipeline, tensor, not for --strategy ddp"]
-    foreign = ["--no-reshard is for fsdp, tensor, not for --strategy pipeline"]
+    assert faults("--degree", "2") == ["--strategy ddp doesn't support --degree (supported by fsdp, pipeline, tensor)"]
+    foreign = ["--strategy pipeline doesn't support --no-reshard (supported by fsdp, tensor)"]
     assert faults("--strategy=pipeline", "--schedule", "gpipe", "--no-reshard") == foreign
     assert faults("--strategy", "fsdp", "--degree", "2", "--no-reshard", "--recompute") == []
     assert faults("--strategy", "$(STRATEGY)", "--degree", "2") == []  # nobody knows which
@@ -500,7 +500,7 @@ def test_what_was_cut_off_once_is_not_cut_off_again(count: int, told: int) -> No
 def test_pools_that_are_too_many_are_counted_and_not_judged(tmp_path: Path) -> None:
     pools = [*GOOD["workerPoolSpecs"], EVALUATOR, *[{"replicaCount": -1}] * 5000]
     (finding,) = found(tmp_path, {"workerPoolSpecs": pools})
-    assert str(finding).startswith("workerPoolSpecs: 5004 pools are too many, because Vertex AI accepts at most 4; ")
+    assert str(finding).startswith("workerPoolSpecs: Vertex AI accepts at most 4 pools, not 5004; ")
 
 
 @pytest.mark.parametrize("trial_job", [CustomJobSpec(), CustomJobSpec(worker_pool_specs=[{}])])

@@ -68,7 +68,7 @@ def test_a_service_shows_a_run_beside_it_and_leaves_its_end_to_the_run(tmp_path:
         status, answer = vertex.call("POST", f"/v1/{name}:cancel", {})
         assert (status, answer["error"]["message"]) == (
             400,
-            f"the `run` command started {name}; stop the `run` command",
+            f"the `run` command started {name}; stop that command",
         )
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(DEADLINE) == 130

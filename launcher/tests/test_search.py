@@ -461,7 +461,7 @@ FAULTS = [
     (
         parameter(f"parameterId: x, discreteValueSpec: {{values: {[*range(1001)]}}}"),
         "parameters[0].discreteValueSpec.values",
-        "1001 values are too many, because Vertex AI accepts at most 1000",
+        "Vertex AI accepts at most 1000 values, not 1001",
     ),
     (
         parameter(DOUBLE) + "\nalgorithm: GRID_SEARCH",

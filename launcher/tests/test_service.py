@@ -605,7 +605,7 @@ def test_a_damaged_file_is_skipped_and_named(tmp_path: Path) -> None:
         assert vertex.call("GET", JOBS) == (200, {"customJobs": []})
         said = (tmp_path / "service.log").read_text()
     for id, text in files.items():
-        assert f"skipped .vertex/{name}{id}.json: the file isn't a resource; remove the file" in said
+        assert f"skipped .vertex/{name}{id}.json: the file doesn't contain a resource; remove it" in said
         assert (folder / f"{id}.json").read_text() == text
 
 
@@ -615,6 +615,6 @@ def test_two_services_do_not_share_a_folder(vertex: Service) -> None:
     second = subprocess.run(command, cwd=vertex.folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert second.returncode == 1
     assert second.stderr.strip() == (
-        f".vertex: the local Vertex at {vertex.endpoint} (process {vertex.process.pid}) uses this folder;"
+        f".vertex: the local Vertex at {vertex.endpoint} (process {vertex.process.pid}) is using this folder;"
         " stop it, or use --state-dir to specify another folder"
     )

@@ -86,5 +86,6 @@ def test_gcloud_is_not_said_to_take_an_empty_pool(vertex: Service, project: Path
     done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (1, "")
     assert (
-        "jobs/evaluator.yaml: gcloud rejects the empty pool, which the service accepts; use --print curl" in done.stderr
+        "jobs/evaluator.yaml: gcloud rejects the empty pool, although the service accepts it; use --print curl"
+        in done.stderr
     )

@@ -110,7 +110,7 @@ def second_store(folder: Path) -> str:
 
 
 def test_a_second_service_is_refused_and_told_where_the_first_is(store: Store, tmp_path: Path) -> None:
-    sentence = f"the local Vertex at http://127.0.0.1:8911 (process {os.getpid()}) uses this folder; stop it"
+    sentence = f"the local Vertex at http://127.0.0.1:8911 (process {os.getpid()}) is using this folder; stop it"
     assert sentence in second_store(tmp_path)
     with pytest.raises(FaultError, match="the local Vertex at"):
         Store(tmp_path)
@@ -119,7 +119,7 @@ def test_a_second_service_is_refused_and_told_where_the_first_is(store: Store, t
 
 def test_a_folder_that_a_command_holds_is_refused_with_its_process(tmp_path: Path) -> None:
     holder = Store(tmp_path)
-    sentence = f"another command (process {os.getpid()}) uses this folder; wait for it, or use --state-dir"
+    sentence = f"another command (process {os.getpid()}) is using this folder; wait for it, or use --state-dir"
     assert sentence in second_store(tmp_path)
     assert endpoint_of(tmp_path) == ""
     holder.close()

@@ -186,7 +186,7 @@ REFUSALS: list[tuple[int, str, str]] = [
     (
         400,
         "job_spec.scheduling.timeout is too long",
-        "fix the field that this message mentions; the `check` command doesn't check this rule",
+        "fix the field that this message mentions; the `check` command doesn't cover this rule",
     ),
     (
         429,
@@ -436,7 +436,7 @@ def test_submit_refuses_an_endpoint_elsewhere_before_it_sends_anything(tmp_path:
     (tmp_path / "run.yaml").write_text(TEXT)
     sent = submitted(tmp_path, "http://example.org")
     assert (sent.returncode, sent.stdout) == (1, "")
-    assert 'VERTEX_ENDPOINT: "http://example.org" is not an HTTP(S) URL of this machine; use' in sent.stderr
+    assert 'VERTEX_ENDPOINT: "http://example.org" is not an HTTP(S) URL on this machine; use' in sent.stderr
     assert "Traceback" not in sent.stderr
 
 
@@ -451,7 +451,7 @@ stop it with: python -m vertex_launch cancel 456
     ("jobs", "said_then"),
     [
         ((200, {"customJobs": [{"name": NAME}]}), CREATED),
-        ((200, {}), "the job doesn't exist; if the request arrives later, look for the job with: {jobs}\n"),
+        ((200, {}), "the job doesn't exist; if Vertex AI receives the request later, look for the job with: {jobs}\n"),
         ((403, {"error": {"code": 403, "message": "no"}}), "it's unknown whether the job was created (403 no); "),
     ],
     ids=["created", "not created", "not to be asked"],

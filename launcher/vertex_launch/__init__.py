@@ -23,7 +23,7 @@ def replicas(
     This function doesn't start any replicas. For a hyperparameter tuning job, return the first trial's replicas, whose
     commands include the trial's flags. `address` maps a pool number and a replica index to a host:port string.
 
-    Raises FaultError if the job file isn't valid. The error message contains one line per error, with the error's
+    Raises FaultError if the job file isn't valid. The error message contains a line for each error, with its
     location and a fix.
     """
     from vertex_launch import errors  # the command line starts without importing Google's messages

@@ -45,7 +45,7 @@ Findings = Iterator[Finding]
 
 
 class FaultError(ValueError):
-    """An exception for errors in the user's input. Each line of its message is one error, prefixed with the filename.
+    """An exception for errors in the user's input. Each line of its message begins with the filename.
 
     If an argument is a string, it becomes a finding without a location.
     """
@@ -87,7 +87,7 @@ def did_you_mean(word: str, candidates: Iterable[str]) -> str:
 
 
 def listed(names: Sequence[str], last: str) -> str:
-    """Join names into a phrase such as `A, B and C`, with the word `last` before the last name."""
+    """Join names into a phrase such as `A, B and C`, with `last`, such as `and`, before the last name."""
     return f" {last} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 

@@ -24,7 +24,7 @@ again without the fault.
 
 The guarantee consists of four rules:
 
-- No job hangs. If a job runs for {deadline} s, the test treats it as hung.
+- No job hangs. If a job is still running after {deadline} s, the test treats it as hung.
 - No job fails silently.
 - The launcher names the faulty replica within {named_in} s of the fault. The name appears in the first lines that
   the launcher prints after the job ends.

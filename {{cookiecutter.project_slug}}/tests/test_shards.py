@@ -131,7 +131,7 @@ def test_a_run_that_is_complete_has_no_batch_left(dataset: Dataset) -> None:
 
 
 def test_a_global_batch_smaller_than_the_world_is_refused(dataset: Dataset) -> None:
-    with pytest.raises(TrainerError, match=r"--global-batch is 4, but must be at least one sample per process \(5\)"):
+    with pytest.raises(TrainerError, match="global-batch is 4, but each of the 5 processes needs at least one sample"):
         batches(dataset, replace(PLAIN, global_batch=4), 1, world=5)
 
 

@@ -27,7 +27,7 @@ REDUCER = {
 @pytest.mark.parametrize(
     ("flags", "env", "words"),
     [
-        (["--steps", "0"], {}, "--steps is 0, but must be at least 1"),
+        (["--steps", "0"], {}, "--steps is 0, but it must be at least 1"),
         (["--data", "gs://no/such"], {}, "--data gs://no/such: the folder "),
         (["--global-batch", "0", "--warmup", "-1"], {}, "--warmup is -1"),
         ([], {"CLUSTER_SPEC": json.dumps(REDUCER)}, "workerpool2-0: only pools 0 and 1 train"),

@@ -55,7 +55,7 @@ class LoopFlags:
     warmup: int = 50
     """Number of warm-up steps. If the run has fewer steps, it ends during the warm-up."""
     weight_decay: float = 0.05
-    """Decoupled weight decay of the weight matrices (AdamW)."""
+    """Decoupled weight decay for the weight matrices (AdamW)."""
     clip: float = 1.0
     """Maximum global norm of the gradient."""
     skip_nonfinite: int = 0
@@ -70,8 +70,8 @@ class LoopFlags:
     checkpoint_every: int = 200
     """Number of steps between checkpoints. A checkpoint is also saved after the last step."""
     compare_ranks_every: int = 0
-    """Number of steps between checks that the replicas' parameters haven't diverged.
-    The parameters are also checked before each checkpoint."""
+    """Number of steps between checks for diverged replicas.
+    Replicas are also checked before each checkpoint."""
     keep: int = 2
     """Number of latest checkpoints to keep."""
     data_processes: int = 0
@@ -104,7 +104,7 @@ class Config(ModelFlags, LoopFlags):
 
 
 def findings(config: Config) -> Iterator[str]:
-    """Yield an error message, with the flag's name, for each invalid value."""
+    """Yield an error message, including the flag's name, for each invalid value."""
     if "inputs" not in (names := data.Batch._fields):
         yield (
             f"trainer/data.py: Batch has {', '.join(names)}, but not `inputs`;"
@@ -116,21 +116,21 @@ def findings(config: Config) -> Iterator[str]:
     yield from flags.at_least(1, config, "log_every", "evaluate_every", "checkpoint_every")
     yield from flags.above_zero(config, "learning_rate", "clip", *TIMEOUTS)
     if config.keep < 1:
-        yield f"--keep is {config.keep}, but must be at least 1, because a run without a checkpoint can't resume"
+        yield f"--keep is {config.keep}, but it must be at least 1, because a run without a checkpoint can't resume"
     yield from flags.at_least(0, config, "warmup", "weight_decay", "skip_nonfinite")
     yield from flags.at_least(0, config, "compare_ranks_every", "data_processes")
     if not 0 <= config.seed < 2**32:
-        yield f"--seed is {config.seed}, but must be between 0 and 2**32 - 1"
+        yield f"--seed is {config.seed}, but it must be between 0 and 2**32 - 1"
     if config.profile is not None and not traced_steps(config):
-        yield f"--profile is {config.profile}, but must be a range of steps such as 20:25"
+        yield f"--profile is {config.profile}, but it must be a range of steps such as 20:25"
     elif (traced := traced_steps(config)) and traced.stop > config.steps:
-        yield f"--profile is {config.profile}, but must end by the last step, {config.steps}"
+        yield f"--profile is {config.profile}, but it must end by the last step, {config.steps}"
 
 
 def of_model(config: ModelFlags) -> dict[str, str]:
     """Return the model's own flags.
 
-    The weights' shapes don't determine some of these flags, such as the number of heads.
+    Some of these flags, such as the number of heads, can't be derived from the weights' shapes.
     """
     of_data = {field.name for field in fields(DataFlags)}
     return {field.name: str(getattr(config, field.name)) for field in fields(ModelFlags) if field.name not in of_data}

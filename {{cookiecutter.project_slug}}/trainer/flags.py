@@ -41,7 +41,7 @@ def at_least(least: float, flags: object, *names: str, must: str = "") -> Iterat
     for name in names:
         value = getattr(flags, name)
         if value is not None and not least <= value < math.inf:
-            yield f"{flag(name)} is {value}, but must be {must}"
+            yield f"{flag(name)} is {value}, but it must be {must}"
 
 
 def above_zero(flags: object, *names: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ BRIEF_SECONDS = 3.0  # request timeout for shell completion
 
 
 def sent_jobs(asked: CompletionContext) -> list[str]:
-    """Return the recent job names that start with the typed text.
+    """Return recent job names that start with the text typed so far.
 
     If the service doesn't respond, return an empty list.
     """
@@ -64,6 +64,6 @@ class SentJobOptions(CloudOptions):
 
     @contextlib.contextmanager
     def sent(self) -> Iterator[tuple[Service, Resource]]:
-        """Yield the service and the selected job. Convert Google Cloud errors in the same way as the `cloud` method."""
+        """Yield the service and the selected job. Convert Google Cloud errors as the `cloud` method does."""
         with self.cloud() as service:
             yield service, jobs.find(service, self.job)

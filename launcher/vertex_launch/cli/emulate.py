@@ -51,7 +51,7 @@ class EmulateOptions(LocalOptions):
         list[str] | None,
         Parameter(
             metavar="N",
-            help="Maximum number of running replicas (default 16). For one region, use REGION=N. Can be repeated.",
+            help="Maximum number of running replicas (default 16). To limit a region, use REGION=N. Can be repeated.",
         ),
     ] = None
     provision_seconds: Annotated[float, _seconds("until a job's machines are ready.")] = 0

@@ -195,7 +195,7 @@ class Screen(Progress):
         return [Text.assemble((state(self.job), style(self.job)), *(f", {part}" for part in times(self.job)))]
 
     def move(self, steps: events.Steps, cost: str) -> None:
-        """Update the progress bar. If `steps` doesn't contain a metric, keep showing the previous one."""
+        """Update the progress bar. If `steps` doesn't contain a metric, keep showing the previous metric."""
         metric = steps.metric or (self.tasks[0].fields["metric"] if self.tasks else "")
         bar: dict[str, Any] = {"completed": steps.done, "total": steps.total, "metric": metric, "cost": cost}
         self.update(self.task_ids[0] if self.tasks else self.add_task("", **bar), **bar)
@@ -232,7 +232,7 @@ def so_far(job: Resource, service: Service) -> str:
 def print_cause(service: Service, job: Resource) -> None:
     """Print the service's explanation of why a job failed.
 
-    If the message doesn't contain a traceback, also print the last error lines of the replica that failed first.
+    If the explanation doesn't contain a traceback, also print the last error lines of the replica that failed first.
     """
     message = fault(job).strip()
     if message:

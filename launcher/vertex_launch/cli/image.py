@@ -36,8 +36,8 @@ from vertex_launch.rules.containers import OF_REDUCERS
 from vertex_launch.settings import require
 
 KINDS = ("cpu", "push", "cloud")
-HELP = "cpu, push, cloud, or docker build options without spaces, such as --no-cache. Other options go after a lone --."
-NO_ENGINE = "neither docker nor podman is installed on this machine; to build with Cloud Build, add the argument cloud"
+HELP = "cpu, push, cloud, or docker build options without spaces, such as --no-cache. Put others after a lone --."
+NO_ENGINE = "neither docker nor podman is installed on this machine; to use Cloud Build, add the `cloud` argument"
 NO_KIND = "{} isn't cpu, push, or cloud; put docker build options after a lone --, as in -- --build-arg A=1"
 
 REQUIREMENTS = Path("requirements")
@@ -174,7 +174,7 @@ class PackageOptions(StandIns):
 
 @dataclass(frozen=True)
 class Package:
-    """A source distribution file and its folder in the bucket."""
+    """A source distribution file, and the folder for it in the bucket."""
 
     file: Path
     folder: str

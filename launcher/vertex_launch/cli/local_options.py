@@ -23,7 +23,7 @@ class LocalOptions(SettingsOptions):
         list[str] | None,
         Parameter(metavar="NAME", help="Pass this shell's variable NAME to replicas. Can be repeated."),
     ] = None
-    retry_user_errors: Annotated[bool, Parameter(help="Also restart a job after exit code 1, 2, 126, or 127.")] = False
+    retry_user_errors: Annotated[bool, Parameter(help="Also restart after exit codes 1, 2, 126, and 127.")] = False
 
     fault: Annotated[
         list[str] | None,
@@ -33,7 +33,7 @@ class LocalOptions(SettingsOptions):
     def context(self, options: Options) -> Context:
         """Return the state folder, settings, and options for jobs on this machine.
 
-        Print a warning for each environment variable that replicas should receive but the user's shell doesn't set.
+        Print a warning for each environment variable that replicas should receive but isn't set in the user's shell.
         """
         settings = passing(self.settings(), self.pass_env or ())
         for sentence in host.not_set(os.environ, settings.env):

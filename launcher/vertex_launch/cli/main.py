@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def parsed(words: Sequence[str]) -> Any:
-    """Return the command with its options. If help was printed, return None."""
+    """Parse a command and its options, and return the command. If help was printed, return None."""
     end = words.index("--") if words[0] in PASSING and "--" in words else len(words)
     try:
         command, bound, to_give = app().parse_args(words[:end], print_error=False, exit_on_error=False)

@@ -48,7 +48,7 @@ def state_dir() -> StateDir:
 
 @dataclass(frozen=True, kw_only=True)
 class StandIns:
-    """The options that override settings with the same names in vertex.toml."""
+    """The options that override the vertex.toml settings of the same name."""
 
     def settings(self) -> Settings:
         """Return the settings. Options override vertex.toml, and vertex.toml overrides environment variables."""

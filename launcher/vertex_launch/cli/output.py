@@ -60,7 +60,7 @@ def report(examined: Examined) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table. If stdout isn't a terminal, use a wide table, so that cells aren't truncated."""
+    """Print a table. If stdout isn't a terminal, make the table wide enough that cells aren't truncated."""
     (console if console.is_terminal else Console(highlight=False, markup=False, emoji=False, width=WIDEST)).print(table)
 
 
@@ -72,7 +72,7 @@ def warn_of_age(catalog: Catalog) -> None:
 
 @contextlib.contextmanager
 def interrupted(message: str) -> Iterator[None]:
-    """If the user presses Ctrl-C in the `with` block, even at a prompt, print `message` and exit with code 130."""
+    """If the user presses Ctrl-C during the `with` block, even at a prompt, print `message` and exit with code 130."""
     try:
         yield
     except (KeyboardInterrupt, EOFError):

@@ -85,7 +85,7 @@ def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
 
 
 def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, object]:
-    """Return error messages about contradictory options, each mapped to whether it applies."""
+    """Map each error message about contradictory options to whether it applies."""
     count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
     unwritten = flags and wanted.apply
@@ -102,7 +102,7 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
 
 
 def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: Sequence[str]) -> Needs:
-    """Plan a job. If the trainer's workload or a machine type is unknown, the plan excludes memory and time."""
+    """Plan a job. If the trainer's workload or a machine type is unknown, the plan omits memory and time."""
     work, missing = None, ""
     if wanted.gradient_bytes is None:
         try:
@@ -142,7 +142,7 @@ def _draw(plan: Needs, path: Path) -> None:
 
 
 def _missing(plan: Needs) -> str:
-    """Return a message that names the value missing from the chart and explains how to provide it."""
+    """Return a message that states which value the chart lacks and how to provide it."""
     if not isinstance(plan, Plan):
         return f"the chart requires the size of the gradients: {plan.missing}"
     if pools.differ(plan.rows):
@@ -162,7 +162,7 @@ def _apply(job: Job | TuningJob, plan: Needs) -> None:
         raise FaultError(f"{job.path}: --apply changed nothing, because reducers aren't worth their price; {cure}")
     sizing = plan.advised.sizing
     if plan.present and plan.present.sizing == sizing:
-        console.print(f"{job.path}: the file already has {sizing.count} x {sizing.machine_type}")
+        console.print(f"{job.path}: the file already specifies {sizing.count} x {sizing.machine_type}")
         return
     apply.apply(trial(job), sizing)
-    console.print(f"{job.path}: the file now has {sizing.count} x {sizing.machine_type}")
+    console.print(f"{job.path}: the file now specifies {sizing.count} x {sizing.machine_type}")

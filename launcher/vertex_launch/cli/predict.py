@@ -1,4 +1,4 @@
-"""The `predict` command, which serves an exported model locally, as Vertex AI does, and requests predictions."""
+"""The `predict` command, which serves an exported model locally as Vertex AI would, and requests predictions."""
 
 import json
 import os
@@ -25,7 +25,8 @@ class PredictOptions:
     sample: Annotated[
         Path | None,
         Parameter(
-            allow_leading_hyphen=True, help='A JSON file such as {"instances": [...]}. To read standard input, use -.'
+            allow_leading_hyphen=True,
+            help='A JSON file that contains {"instances": [...]}. To read standard input, use -.',
         ),
     ] = None
     _: KW_ONLY
@@ -44,7 +45,7 @@ class PredictOptions:
                 code = 0 if self.serve else 130
                 if request:
                     if (length := len(json.dumps(request))) > prediction.LONGEST:
-                        complain(f"the request has {length} bytes, but endpoints accept at most 1.5 MB", style="yellow")
+                        complain(f"the request is {length} bytes, but endpoints accept at most 1.5 MB", style="yellow")
                     each = ",\n  ".join(map(json.dumps, endpoint.ask(request)))
                     print(f'{{"predictions": [\n  {each}\n]}}')
                 if self.serve:

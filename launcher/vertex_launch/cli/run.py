@@ -98,7 +98,7 @@ def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
     """Return the flags that are also parameters of the tuning job.
 
-    Each trial appends these flags with its own values, and the last value of a flag takes effect.
+    Each trial appends its own values for these flags, and the last value of a flag takes effect.
     """
     parameters = {_field(name) for _, name in study_validation.parameter_ids(study)}
     names = [word.partition("=")[0] for word in flags if word.startswith("--")]
@@ -106,7 +106,7 @@ def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
 
 
 def _field(flag: str) -> str:
-    """Return the field name of a flag, such as `learning_rate` for --learning-rate.
+    """Return the field name for a flag, such as `learning_rate` for --learning-rate.
 
     The trainer accepts both hyphens and underscores in flags.
     """
@@ -114,7 +114,7 @@ def _field(flag: str) -> str:
 
 
 def search(tuning: TuningJob, job: Job, context: Context, fresh: bool) -> bool:
-    """Run a tuning job whose trials run `job`, print the trials, and return whether it succeeded."""
+    """Run a tuning job whose trials run `job`, print the trials, and return whether the tuning job succeeded."""
     from vertex_launch.local import local_search  # this module imports the whole service
 
     options = replace(context.options, restarts=True, capacity=max(context.options.capacity, size(job)))
@@ -150,7 +150,7 @@ def advice(job: Job, state_dir: StateDir, argv: Sequence[str], environ: Mapping[
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the command line of this process, quoted for a shell. Exclude --fresh, so that the run resumes."""
+    """Return the command line of this process, quoted for a shell. Exclude --fresh so that the run resumes."""
     arguments = argv[1:]
     end = arguments.index("--") if "--" in arguments else len(arguments)
     kept = [word for word in arguments[:end] if word != FRESH]

@@ -101,9 +101,9 @@ def take(steps: list[Step]) -> None:
 
 
 def show_quotas(new: Settings) -> None:
-    """For each quota, print whether it is large enough for the job with the highest demand.
+    """For each quota, print whether it's large enough for the job that needs the most.
 
-    Quotas that gcloud can't read are skipped.
+    Skip quotas that gcloud can't read.
     """
     all_needs = ((quota, path) for path in JOBS.glob("*.yaml") for quota in needed(path, new))
     needs = sorted(all_needs, key=lambda need: (need[0].amount, need[1]))

@@ -85,7 +85,7 @@ class SubmitOptions(CloudOptions, SettingsOptions):
         console.print(f"follow it with: {command(service, 'logs', id_of(name), '--follow')}")
 
     def places(self) -> Iterator[tuple[Job | TuningJob, Settings]]:
-        """Yield each combination of a job and a region's settings, in the order in which `submit` tries them."""
+        """Yield each job with each region's settings, in the order in which `submit` tries them."""
         settings, _ = self.where()
         origins = {**settings.origins, "region": "--regions"}
         names = [name for name in map(str.strip, self.regions.split(",")) if name]
@@ -136,9 +136,9 @@ def question(offers: Sequence[Offer], wait: float | None) -> str:
 
 
 def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service, str]:
-    """Submit the jobs one by one until one starts, and return this job's service and name.
+    """Submit the jobs one at a time until one starts, and return its service and name.
 
-    A job that doesn't start is canceled before the next job is submitted. If none of the jobs starts, exit. If the
+    A job that doesn't start is canceled before the next job is submitted. If no job starts, exit. If the
     user presses Ctrl-C, the submitted job continues.
     """
     for one in offers:
@@ -159,7 +159,7 @@ def first_to_start(offers: Sequence[Offer], wait: float | None) -> tuple[Service
 
 
 def starts(one: Offer, name: str, wait: float) -> bool:
-    """Return whether a submitted job starts within `wait` seconds. If it doesn't, cancel it and print its state."""
+    """Return whether a submitted job starts within `wait` seconds. If not, cancel the job and print its state."""
     service = one.service
     try:
         job = jobs.wait(service, name, lambda job: state(job) not in jobs.WAITING, wait)

@@ -36,12 +36,12 @@ class Build:
 
     @property
     def label_command(self) -> tuple[str, ...]:
-        """The `docker build` arguments of a second build, which adds labels and reuses the first build's layers."""
+        """The `docker build` arguments for a second build, which adds labels and reuses the first build's layers."""
         return (*(word for word in self.words if word not in ("--no-cache", "--pull")), "--quiet")
 
 
 def build(name: str, revision: str, cpu: bool, options: Sequence[str]) -> Build:
-    """Return the description of an image build. If `cpu` is true, the build creates the small image without CUDA.
+    """Return an image's names and build arguments. If `cpu` is true, the build creates the small image without CUDA.
 
     The names of the small image end in -cpu. If the code has no uncommitted changes, its `revision` becomes an
     additional tag. This tag still refers to the image after the tag in vertex.toml has moved to a newer image. If the

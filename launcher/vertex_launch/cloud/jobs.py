@@ -77,7 +77,7 @@ def find(service: Service, word: str | None = None) -> Resource:
     if word is None:
         if jobs := newest(service, 1):
             return jobs[0]
-        raise FaultError(f"{service.place}: there is no job yet; submit a job with: {program.NAME} submit JOB.yaml")
+        raise FaultError(f"{service.place}: there is no job yet; submit one with: {program.NAME} submit JOB.yaml")
     return _meant(service, word)[0]
 
 
@@ -177,7 +177,7 @@ def _without_made(jobs: Iterable[Resource], makers: Iterable[Resource]) -> Itera
 
 
 def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
-    """Return the cost of a job so far. If any of the job's machines has an unknown price, return None."""
+    """Return a job's cost so far. If the price of any of its machines is unknown, return None."""
     spec = CustomJobSpec()
     with contextlib.suppress(json_format.ParseError):  # a pipeline's inputs may not be a CustomJobSpec
         # A field that is newer than this package doesn't affect the cost.
@@ -189,7 +189,7 @@ def cost(job: Resource, catalog: Catalog, now: datetime) -> Cost | None:
 
 
 def waited(job: Resource, now: datetime) -> float:
-    """Return how many seconds a job has waited for machines since its creation."""
+    """Return the time in seconds that a job has waited for machines since its creation."""
     until = moment(job, "startTime") or moment(job, "endTime") or now
     return max(0.0, (until - (moment(job, "createTime") or now)).total_seconds())
 

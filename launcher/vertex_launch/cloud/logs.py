@@ -46,7 +46,7 @@ class Line:
 
 
 class Log:
-    """The log of a job or one of its replicas, beginning at a given time or at the job's creation.
+    """The log of a job or of one of its replicas, starting at a given time or at the job's creation.
 
     The log includes lines that arrive late.
 
@@ -61,7 +61,7 @@ class Log:
         self.count = 0  # lines that were read
 
     def new(self, job: Resource) -> Iterator[Line]:
-        """Yield each unread log line in time order.
+        """Yield the unread log lines in chronological order.
 
         If an earlier call was interrupted, continue after the last line that it yielded.
         """
@@ -81,7 +81,7 @@ class Log:
     def _forget(self, since: datetime | None) -> None:
         """Set the next request's start time to shortly before the newest line, and discard the IDs of older lines.
 
-        The next request overlaps with this one, because lines from other machines might arrive late.
+        The time ranges of the requests overlap, because lines from other machines might arrive late.
         """
         if self._seen:
             newest = min(max(self._seen.values()), datetime.now(UTC))  # a replica may write any timestamp
@@ -135,7 +135,7 @@ def _line(entry: Resource) -> Line:
 
 @dataclass(frozen=True)
 class Pace:
-    """The interval between requests to a service, and the number of times that an ended job's log is read."""
+    """The interval between requests to a service, and the number of times to read the log of an ended job."""
 
     between: float  # seconds
     settles: int  # reads of an ended job's log without new lines, after which the log counts as complete

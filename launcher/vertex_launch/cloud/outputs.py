@@ -36,8 +36,8 @@ def model_address(job: Resource) -> str:
 def fetch_model(job: Resource, service: Service, target: Path) -> Iterator[tuple[str, int]]:
     """Copy a job's model into a new folder. For each copied file, yield its name and its size in bytes.
 
-    The folder is created only after all files have been copied. The checksum of each file is verified.
-    Raises FaultError if the model is missing or the folder already exists, and OSError if the folder can't be written.
+    The folder is created only after all files have been copied. Each file's checksum is verified.
+    Raises FaultError if the model is missing or the folder already exists, and OSError if it can't be written to.
     """
     if target.exists():
         raise FaultError(f"{target}: this folder already exists; remove it, or use --to to specify a different one")
@@ -83,7 +83,7 @@ def _output(job: Resource, kept: str) -> str:
 
 
 def _blobs(address: str, service: Service) -> Iterator[tuple[PurePosixPath, Any]]:
-    """Yield the relative name and the blob of each object in a folder of a bucket.
+    """Yield the relative name and the blob of each object in a bucket folder.
 
     Raises FaultError if the name of an object isn't a valid local filename.
     """

@@ -53,7 +53,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Preflight:
-    """The result of the checks that run before a job is submitted.
+    """The results of the checks that run before a job is submitted.
 
     `folder` describes the contents of the output folder. If the contents are unknown, `folder` is "".
     """
@@ -105,7 +105,7 @@ def _content(objects: Objects, prefix: str) -> str:
 
 
 def _images(job: Job, service: Service, revision: str) -> tuple[list[Image], list[Finding]]:
-    """Look up a job's images. Without this check, the service reports a missing image only after machines start."""
+    """Look up a job's images. Without this check, the service would report missing images only after machines start."""
     images, findings = list[Image](), list[Finding]()
     for pool, name in containers.images(job):
         place = containers.image_at(pool)
@@ -230,7 +230,7 @@ def _leased(bucket: str, prefix: str, service: Service) -> Findings:
 
 
 def _taken(address: str, service: Service) -> Findings:
-    """Yield a finding if another job writes to the output folder. Both jobs would overwrite each other's files."""
+    """Yield a finding if another job writes to the output folder, because both would overwrite each other's files."""
     try:
         writers = [job for job in jobs.unfinished(service) if output_folder(job) == address]
     except Forbidden as error:

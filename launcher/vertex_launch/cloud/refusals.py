@@ -81,7 +81,7 @@ def cure(error: Exception, settings: Settings) -> str:
         where = (f"the {key} in {settings.origin(key)}" for key in ("project", "region"))
         return f"check {', '.join(where)}, and the names in the job file"
     if isinstance(error, exceptions.BadRequest):
-        return "fix the field that this message mentions; the `check` command doesn't check this rule"
+        return "fix the field that this message mentions; the `check` command doesn't cover this rule"
     failed = isinstance(error, exceptions.ServerError | exceptions.RetryError)
     return f"{'the service failed, not the job; try again in a few minutes, or ' if failed else ''}check {STATUS}"
 

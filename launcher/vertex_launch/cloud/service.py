@@ -33,7 +33,7 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Service:
-    """A client of the service for one project and region.
+    """A service client for one project and region.
 
     Methods raise google.api_core.exceptions.GoogleAPICallError if the service rejects the request. Methods raise
     NoAnswerError if the response is missing or unusable, and google.auth.exceptions.GoogleAuthError if the
@@ -69,7 +69,7 @@ class Service:
         return self._call("GET", f"{self._at('storage.googleapis.com')}/storage/v1/b/{quote(name, safe='')}")
 
     def objects(self, bucket: str, **query: str) -> Iterator[Resource]:
-        """Yield the objects of a bucket, ordered by name. Read at most MOST_PAGES pages of results.
+        """Yield the objects in a bucket, ordered by name. Read at most MOST_PAGES pages of results.
 
         Source: Cloud Storage JSON API, Objects: list.
         """
@@ -115,7 +115,7 @@ class Service:
         return self.endpoint or f"https://{host}"
 
     def _items(self, method: str, url: str, key: str, query: Resource, pages: int, pause: float = 0) -> Iterator[Any]:
-        """Yield the items of a paginated list. Between two pages, wait for `pause` seconds."""
+        """Yield the items of a paginated list. Wait `pause` seconds between pages."""
         where, token = "params" if method == "GET" else "json", None
         for _ in range(pages):
             page = self._call(method, url, **{where: {**query, "pageToken": token} if token else query})
@@ -166,7 +166,7 @@ def connect(settings: Settings, endpoint: str = "") -> Service:
 
 
 def require_local(endpoint: str) -> None:
-    """Raise FaultError if `endpoint`, the value of VERTEX_ENDPOINT, isn't an HTTP or HTTPS URL of this machine."""
+    """Raise FaultError if `endpoint`, the value of VERTEX_ENDPOINT, isn't an HTTP or HTTPS URL on this machine."""
     try:
         url = urlsplit(endpoint)
         at_home = url.hostname == "localhost" or ipaddress.ip_address(url.hostname or "").is_loopback
@@ -178,4 +178,4 @@ def require_local(endpoint: str) -> None:
             "use the URL that `emulate` prints, such as http://127.0.0.1:8911."
             " To use Google Cloud instead, unset VERTEX_ENDPOINT"
         )
-        raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an HTTP(S) URL of this machine; {cure}')
+        raise FaultError(f'VERTEX_ENDPOINT: "{endpoint}" is not an HTTP(S) URL on this machine; {cure}')

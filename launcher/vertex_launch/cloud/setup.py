@@ -169,7 +169,7 @@ def _budget(settings: Settings, usd: float, billing: str) -> Step:
 
 
 def look(step: Step) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a step is done, and how an existing resource differs from the one that `setup` creates.
+    """Return whether a step is done, and how an existing resource differs from the one that `setup` would create.
 
     Raises FaultError if gcloud fails.
     """
@@ -225,7 +225,7 @@ def _gcloud(*line: str) -> tuple[int, str, str]:
             (program, *line), capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        raise FaultError(f"no response within {SECONDS:g} s; the command was: {shown(line)}") from None
+        raise FaultError(f"gcloud didn't respond within {SECONDS:g} s; the command was: {shown(line)}") from None
     error = " ".join(done.stderr.split()).rpartition("ERROR: ")[2]
     return done.returncode, done.stdout, error or f"gcloud exited with code {done.returncode}"
 

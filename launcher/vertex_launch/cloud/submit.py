@@ -89,8 +89,8 @@ def request(
     """Return the API request that creates a job. The request pins `images` by digest.
 
     In addition to an image label, the job gets a unique label, which identifies it if the response is lost. `labels`
-    are additional labels, such as the revision. These labels override labels in the job file. Labels in the job file
-    override labels in vertex.toml. Raises FaultError if there are too many labels.
+    are additional labels, such as the revision, that override labels in the job file. Labels in the job file override
+    labels in vertex.toml. Raises FaultError if there are too many labels.
     """
     spec = _spec(job, settings, images)
     digest = {"image-digest": images[0].digest.removeprefix("sha256:")[:12]} if images else {}
@@ -143,7 +143,7 @@ def whereabouts(request: Request, service: Service, more: Callable[[str], str]) 
         return f"it's unknown whether the job was created ({message_of(error)}); {look}"
     except (GoogleAuthError, NoAnswerError, KeyboardInterrupt):
         return f"it's unknown whether the job was created; {look}"
-    return f"the job doesn't exist; if the request arrives later, {look}"
+    return f"the job doesn't exist; if Vertex AI receives the request later, {look}"
 
 
 def _name(request: Request, service: Service) -> str:
@@ -178,7 +178,7 @@ def price(job: Job | TuningJob, settings: Settings) -> str:
 
 
 def _hours(run: Job) -> float:
-    """Return the maximum duration of one run in hours. If the job doesn't set a timeout, return seven days."""
+    """Return the maximum duration of one run, in hours. If the job doesn't set a timeout, return seven days."""
     scheduling = run.spec.scheduling
     return scheduling.timeout.total_seconds() / 3600 if "timeout" in scheduling else 7 * 24
 
@@ -210,7 +210,7 @@ def _gcloud(request: Request, file: Path, settings: Settings, endpoint: str) -> 
     """Return the gcloud command that submits the request. Raises FaultError if gcloud can't submit the request."""
     job = request.resource
     if {} in run_spec(job)["workerPoolSpecs"]:
-        raise FaultError(f"{file}: gcloud rejects the empty pool, which the service accepts; use --print curl")
+        raise FaultError(f"{file}: gcloud rejects the empty pool, although the service accepts it; use --print curl")
     labels = ",".join(f"{key}={value}" for key, value in job["labels"].items())
     words = ["gcloud", "ai", NAMES[request.collection][0], "create"]
     words += [f"--project={settings.project}", f"--region={settings.region}", f"--display-name={job['displayName']}"]

@@ -1,7 +1,7 @@
 """Suggestions for replacing hardware, strategy, and region names that Vertex AI doesn't recognize.
 
 Users enter names that NVIDIA, Compute Engine, Kubernetes, or other clouds use, such as L4, nvidia-h100-80gb, v5litepod,
-or a2-ultra. Because hardware names differ only in a model or a number, the most similar name often belongs to a
+or a2-ultra. Because hardware names differ only by a model name or a number, the most similar name often belongs to a
 different machine. Therefore, a suggested name always contains the model that the user entered. If Vertex AI doesn't
 offer the model, this module doesn't suggest a different one.
 """
@@ -89,12 +89,12 @@ def strategy_cure(word: str, names: Collection[str]) -> str:
 
 
 def disk_cure(word: str, types: Collection[str]) -> str:
-    """Return advice on how to correct a boot disk type that isn't supported."""
+    """Return advice on how to correct an unsupported boot disk type."""
     return _by_alias(word, types, FACTS["disks"])
 
 
 def region_cure(word: str, regions: Collection[str]) -> str:
-    """Return advice on how to correct a region that isn't supported, such as a zone or another cloud's region."""
+    """Return advice on how to correct an unsupported region, such as a zone or another cloud's region."""
     continent, wind, number = _region(word)
     near = [name for name in regions if name.startswith(f"{continent}-{wind}")] if continent else []
     exact = [name for name in near if name == f"{continent}-{wind}{number}"]
@@ -122,7 +122,7 @@ def _accelerator(name: str) -> _Accelerator:
 
 
 def _is(model: str, name: str) -> bool:
-    """Return whether an accelerator's name contains a model. The models v5, v6, and v7 match all of their variants."""
+    """Return whether an accelerator's name contains this model. The models v5, v6, and v7 match all their variants."""
     theirs = _accelerator(name).model
     return bool(model) and (theirs == model or (model in ("v5", "v6", "v7") and theirs[:-1] == model))
 

@@ -20,7 +20,7 @@ FACTS = Path(__file__).with_name("machines.yaml")
 
 @dataclass(frozen=True)
 class Price:
-    """A price in USD per hour, with its certainty and its source."""
+    """A price in USD per hour, with its certainty level and source."""
 
     usd: float
     certainty: Certainty
@@ -29,7 +29,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A type of GPU. The quota is "" if the name of the quota metric isn't known."""
+    """A type of GPU. `quota` is "" if the quota metric's name is unknown."""
 
     name: str
     memory_gb: float  # of one GPU
@@ -125,8 +125,8 @@ class Catalog:
     def network_gbps(self, machine_type: str, accelerator: str = "", count: int = 0) -> float | None:
         """Return the egress rate of one machine in Gbit/s. Return None if the machine type or the rate is unknown.
 
-        On N1 machines, the GPUs limit the rate to min(2 x vCPUs, the cap for the type and number of GPUs). For example,
-        the rate of n1-highmem-96 with 8 V100 GPUs is 100 Gbit/s.
+        For N1 machines with GPUs, the rate is the smaller of 2 x vCPUs and the cap for the type and number of GPUs. For
+        example, the rate of n1-highmem-96 with 8 V100 GPUs is 100 Gbit/s.
         Source: Compute Engine, "GPU network bandwidth".
         """
         machine = self.machine(machine_type)
@@ -136,7 +136,7 @@ class Catalog:
         return min(self.n1_gpu_network.gbps_per_vcpu * machine.vcpus, cap)
 
     def network_certainty(self, machine_type: str, accelerator: str = "", count: int = 0) -> Certainty:
-        """Return the certainty of the rate that `network_gbps` returns."""
+        """Return the certainty level of the rate that `network_gbps` returns."""
         machine, network = self.machine(machine_type), self.n1_gpu_network
         if machine is None:
             return "uncertain"
@@ -157,13 +157,13 @@ class Catalog:
         return self.reduction_server_images.get(continent, "")
 
     def quota_metric(self, quota: str, preemptible: bool) -> str:
-        """Return the full name of the quota metric whose name ends in `quota`, such as n2_cpus."""
+        """Return the full name of the quota metric that ends in `quota`, a suffix such as n2_cpus."""
         infix = self.quotas["preemptible"] if preemptible else ""
         return f"{self.quotas['service']}/{self.quotas['prefix']}{infix}{quota}"
 
 
 def total(parts: Sequence[tuple[int, Price | None]]) -> Price | None:
-    """Return the total price of all parts, with the lowest certainty among them.
+    """Return the total price of all parts, with their lowest certainty level.
 
     Return None if `parts` is empty or contains an unknown price.
     """

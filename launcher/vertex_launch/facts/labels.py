@@ -1,8 +1,8 @@
 """Validation of display names and labels. Google breaks down charges by the labels of jobs and other resources.
 
 A resource can have at most 64 labels. Keys and values consist of lowercase letters, digits, hyphens, and underscores.
-Each must be shorter than 64 characters and 128 bytes. A key begins with a letter or a digit. Keys and values can
-contain international characters.
+Each key or value must be shorter than 64 characters and 128 bytes. A key begins with a letter or a digit. Keys and
+values can contain international characters.
 Source: the service's response in github.com/statmike/vertex-ai-mlops, issue 6, 2022; google-cloud-aiplatform 2.7.0.
 """
 
@@ -59,7 +59,7 @@ def _is_small(text: str) -> bool:
 def too_many(labels: Mapping[str, object]) -> Findings:
     """Yield a finding if there are more labels than a resource can have."""
     if len(labels) > MOST:
-        cure = f"keep at most {MOST} labels, up to four of which the `submit` command sets"
+        cure = f"keep at most {MOST} labels, including up to four that the `submit` command sets"
         yield Finding("labels", f"a job can't have {len(labels)} labels", cure)
 
 

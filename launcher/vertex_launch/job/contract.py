@@ -84,7 +84,7 @@ def replicas(
 
     Each reference $(NAME) in the job is replaced with the value of the variable NAME. `trial` is the ID of the tuning
     trial that the job runs. The documentation doesn't state whether TF_CONFIG lists reducers as "ps", so a trainer must
-    work with and without reducers in TF_CONFIG.
+    work in either case.
     """
     members = {
         pool.index: [address(pool.index, index) for index in range(pool.replica_count)]
@@ -136,7 +136,7 @@ def with_arguments(job: Job, arguments: Sequence[str]) -> Job:
 
 
 def argument_pools(job: Job) -> list[Pool]:
-    """Return the pools that train, run parameter servers, run an evaluator, or run the chief's program."""
+    """Return the pools that train, serve parameters, evaluate, or run the chief's program."""
 
     def takes(pool: Pool) -> bool:
         return pool.trains or pool.serves or EVALUATOR in _program(pool) or _program(pool) == _program(job.pools[0])

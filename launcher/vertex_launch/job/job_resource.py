@@ -54,9 +54,9 @@ def fault(resource: Resource) -> str:
 
 
 def custom_jobs(resource: Resource) -> list[str]:
-    """Return the names of the jobs that a job runs.
+    """Return the names of the jobs that a job starts.
 
-    A training pipeline runs a custom or tuning job, and a tuning job runs a custom job for each trial. For a custom
+    A training pipeline starts a custom or tuning job, and a tuning job starts a custom job for each trial. For a custom
     job, return only its own name.
     """
     own = resource["name"] if collection_of(resource["name"]) == "customJobs" else ""
@@ -118,9 +118,9 @@ def machine(pool: Resource) -> str:
 
 
 def stopped_early(study: Resource) -> str:
-    """Return why the study stopped a trial early.
+    """Return the reason why the study stopped a trial early.
 
-    In the API, the state of such a trial is SUCCEEDED, because the study still uses its metrics.
+    In the API, the state of a trial stopped early is SUCCEEDED, because the study still uses its metrics.
     """
     median = "worse than the median of the other trials" if "medianAutomatedStoppingSpec" in study else ""
     return f"stopped early: {median or 'unlikely to beat the best trial'}"
@@ -157,7 +157,7 @@ def final_metrics(trial: Resource) -> dict[str, float]:
 
 
 def same_result(search: Resource) -> str:
-    """Return a warning if all trials reported the same value with different parameters. Otherwise, return ""."""
+    """Return a warning if all trials reported the same metrics with different parameters. Otherwise, return ""."""
     ended = [trial for trial in trials(search) if trial["metrics"]]
     alike = [key for key in ("parameters", "metrics") if all(trial[key] == ended[0][key] for trial in ended)]
     if alike != ["metrics"]:

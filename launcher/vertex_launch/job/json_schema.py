@@ -1,7 +1,7 @@
 """The JSON Schema for job files. Editors use this schema to complete and explain keys and to underline errors.
 
 The schema is generated from the same descriptors that proto_validation.py uses. As far as JSON Schema allows, the
-schema accepts the same documents as proto_validation.py. The schema is stricter only for enums, because it rejects
+schema accepts the same documents as proto_validation.py. The schema is stricter only for enums: it rejects
 numbers and the unspecified value. `vertex-launch schema` prints the schema. `vertex-launch check` writes the schema to
 the schema file that a job file refers to. yaml-language-server 1.25, which VS Code uses, supports JSON Schema draft 7
 completely.

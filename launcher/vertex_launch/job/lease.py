@@ -1,4 +1,4 @@
-"""The lease of an output folder, which identifies the job that writes to it.
+"""The lease of an output folder, which identifies the job that writes to the folder.
 
 The template's trainer acquires a lease, and other trainers can acquire one, too. If a folder doesn't contain a lease,
 the launcher treats it as free. launcher/docs/events.md describes the files of a lease.
@@ -36,7 +36,7 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
     """Yield a finding for each job that writes to the output folder.
 
     Args:
-        below: The glob pattern of the subfolders to check. The pattern `**/` selects the output folder and all
+        below: A glob pattern that selects the subfolders to check. The pattern `**/` selects the output folder and all
             of its subfolders.
         seconds: The time to wait for a job on another machine to renew its lease. If the job doesn't renew its lease
             in time, `in_use` treats the job as ended.
@@ -56,10 +56,10 @@ def in_use(output: Path, below: str = "", seconds: float = 0) -> Findings:
 
 
 def sentence(folder: str, claim: bytes, seconds: float) -> str:
-    """Return a message such as `b/run is in use by job 17 on HOST since 2026-11-27 08:31 UTC (renewed 12 s ago)`."""
+    """Return text such as `b/run has been in use by job 17 on HOST since 2026-11-27 08:31 UTC (renewed 12 s ago)`."""
     job, host, since = (printable(str(jsons.loads(claim)[key])) for key in ("job", "host", "since"))
     since = since[:16].replace("T", " ")
-    return f"{folder} is in use by job {job} on {host} since {since} UTC (renewed {max(seconds, 0):.0f} s ago)"
+    return f"{folder} has been in use by job {job} on {host} since {since} UTC (renewed {max(seconds, 0):.0f} s ago)"
 
 
 def _is_locked(file: Path, host: str, lock: str) -> bool | None:

@@ -2,7 +2,7 @@
 
 For a valid job file, the parser returns an API message. For an invalid job file, it reports all errors together.
 
-A job file is a file that gcloud accepts as --config, with keys in camelCase. A job file contains a CustomJobSpec
+A job file has keys in camelCase, and gcloud accepts it as --config. A job file contains a CustomJobSpec
 (`gcloud ai custom-jobs create`) or a complete HyperparameterTuningJob (`gcloud ai hp-tuning-jobs create`). Unlike this
 parser, gcloud sends unknown keys to the service, and the protobuf parser stops at the first error.
 """
@@ -117,7 +117,7 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """The job's file. A job from a request doesn't have a file."""
+        """The job's file. A job that was created by a request doesn't have a file."""
         assert isinstance(self.origin, Path)
         return self.origin
 
@@ -179,7 +179,7 @@ def load(path: Path) -> Job | TuningJob:
 
 
 def parse(text: str, file: str) -> CustomJobSpec:
-    """Return the CustomJobSpec in YAML or JSON text.
+    """Parse YAML or JSON text as a CustomJobSpec.
 
     Raises FaultError if the text isn't valid. Each line of the error message begins with `file`.
     """
@@ -203,10 +203,10 @@ def read(document: Any, kind: type[M]) -> M:
 
 
 def _drop_empty(message: Any) -> None:
-    """Clear each submessage that has no values.
+    """Clear each submessage that doesn't contain any values.
 
     For example, an encryptionSpec of {} is equivalent to a missing one. The items of a list are never
-    cleared. Don't clear submessages in a oneof or a RaySpec, because their presence is meaningful. For example, an
+    cleared. Don't clear a RaySpec or submessages in a oneof, because their presence is meaningful. For example, an
     empty RaySpec requests a Ray cluster.
     """
     for part, value in message.ListFields():
@@ -229,7 +229,7 @@ def located(finding: Finding, document: Any) -> Finding:
 
 
 def as_json(message: Any) -> dict[str, Any]:
-    """Convert an API message to JSON with camelCase keys, enum value names, and 64-bit numbers as strings."""
+    """Convert an API message to JSON with camelCase keys, enum values as names, and 64-bit numbers as strings."""
     return dict(json_format.MessageToDict(type(message).pb(message)))
 
 

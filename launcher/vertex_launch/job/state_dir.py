@@ -1,6 +1,6 @@
 """Paths of the local Vertex's persistent state.
 
-Buckets contain shared data, so the user's umask determines the permissions of files in buckets. All other files of the
+Buckets contain shared data, so the user's umask determines the permissions of their files. All other files of the
 local Vertex are accessible only to the user.
 """
 
@@ -43,7 +43,7 @@ class StateDir:
 
     @property
     def entries(self) -> Path:
-        """The file with the log entries that programs in replicas sent to Cloud Logging."""
+        """The file that contains the log entries that programs in replicas sent to Cloud Logging."""
         return self.folder / "entries.jsonl"
 
     def hosts(self, job_id: str) -> Path:

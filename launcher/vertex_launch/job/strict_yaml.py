@@ -62,7 +62,7 @@ class Mapping(dict[str, Any]):
 
 
 def from_yaml(text: str) -> Any:
-    """Parse a YAML text. Raises FaultError if the text is empty, too large, or not a single valid document."""
+    """Parse YAML text. Raises FaultError if the text is empty, too large, or not a single valid document."""
     with _raising():
         value = jsons.shallow(lambda: yaml.load(text, _Loader))
         if value is None:
@@ -71,7 +71,7 @@ def from_yaml(text: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """Parse a JSON text without recording line numbers. Raises FaultError if the text isn't valid or is too large.
+    """Parse JSON text without recording line numbers. Raises FaultError if the text isn't valid or is too large.
 
     This function is several times faster than `from_yaml`. In JSON, NaN and Infinity aren't valid values.
     Source: RFC 8259.
@@ -142,7 +142,7 @@ def line(document: Any, place: str) -> int:
     """Return the line number of a path such as `workerPoolSpecs[1].machineSpec`.
 
     If the document doesn't contain the whole path, return the line number of its last existing part. If no part of the
-    path exists, return 0. For a value from an alias or `<<`, return the line that defines it.
+    path exists, return 0. For a value from an alias or `<<`, return the line number of its definition.
     """
     return [0, *(where for where, _ in _along(document, place))][-1]
 
@@ -170,7 +170,7 @@ def _no_number(word: str) -> Any:
 
 
 def _values(text: str) -> int:
-    """Return an upper bound on the number of values in a JSON text. In a text without strings, the bound is tight."""
+    """Return an upper bound on the number of values in JSON text. For text without strings, the bound is tight."""
     return sum(text.count(mark) for mark in ",[{")
 
 

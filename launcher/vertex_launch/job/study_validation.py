@@ -94,14 +94,14 @@ def shown(value: float | int | str) -> str:
 
 
 def is_active(child: Conditional, value: Any) -> bool:
-    """Return whether a conditional parameter is active if its parent has this value."""
+    """Return whether a conditional parameter is active when its parent has this value."""
     return _is_one_of(value, _condition(child))
 
 
 def findings(job: HyperparameterTuningJob) -> Findings:
     """Yield a finding for each reason why the local Vertex rejects the study.
 
-    This function doesn't check the job that each trial runs, because the rules for custom jobs do.
+    This function doesn't check the job that each trial runs, because the rules for custom jobs check it.
     """
     for check in (count_findings, metric_findings, parameter_findings, local_findings):
         yield from check(job)
@@ -153,7 +153,7 @@ def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
 
 
 def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the path of each parameter's values, the parameter's name, and values that a trial might use."""
+    """For each parameter, yield the path of its values, its name, and values that a trial might use."""
     for node in _nodes(study):
         values: Iterable[float | int | str] = ()
         if node.kind in LARGEST:
@@ -257,7 +257,7 @@ def _of_list(node: _Node) -> Findings:
         if any(after - before < APART for before, after in pairwise(values)):
             yield Finding(place, f"each value must exceed the previous one by at least {APART}", "sort the values")
         if len(values) > DISCRETE_LIMIT:
-            fault = f"{len(values)} values are too many, because Vertex AI accepts at most {DISCRETE_LIMIT}"
+            fault = f"Vertex AI accepts at most {DISCRETE_LIMIT} values, not {len(values)}"
             yield Finding(place, fault, "use a doubleValueSpec")
         if node.spec.scale_type in LOGARITHMIC and min(values) <= 0:
             cure = "keep all values above 0, or use UNIT_LINEAR_SCALE"
@@ -289,7 +289,7 @@ def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, 
     parent = owners[0] if owners else "the parameter that it depends on"
     cure = f"move {name or 'it'} and its values to the conditionalParameterSpecs of {parent}"
     if name and name == node.spec.parameter_id:
-        return f"{name} depends on itself, but must depend on a different parameter", cure
+        return f"{name} depends on itself, but it must depend on a different parameter", cure
     if owners and not _has_values(node.spec, child):
         return f"this parameter is under {node.spec.parameter_id}, but its values belong to {parent}", cure
     return None

@@ -1,4 +1,4 @@
-"""The job resource that the `run` command writes. A local Vertex with the same state folder can show the job."""
+"""The job resource that the `run` command writes. A local Vertex that uses the same state folder can show the job."""
 
 import contextlib
 import re
@@ -50,7 +50,7 @@ class JobRecord:
             self.fail(outcome.status, f"{outcome.message}\nLogs: {self.logs}")
 
     def fail(self, status: str, message: str) -> None:
-        """Record that the job failed or was canceled. `status` is the name of a google.rpc.Code."""
+        """Record that the job failed or was canceled. `status` is the name of a google.rpc.Code value."""
         state = "CANCELLED" if status == "CANCELLED" else "FAILED"
         self._update(state=f"JOB_STATE_{state}", endTime=now(), error=rpc_status(status, message))
 

@@ -1,4 +1,4 @@
-"""Runs a model's serving container command locally, and sends prediction requests as Vertex AI does.
+"""Runs the command of a model's serving container locally, and sends prediction requests as Vertex AI does.
 
 Source for the routes, variables, and formats: Vertex AI, "Custom container requirements for inference".
 """

@@ -14,7 +14,7 @@ from vertex_launch.untrusted.regular_file import read_regular
 
 
 def write(file: Path, resource: Mapping[str, Any]) -> None:
-    """Write a resource atomically. Concurrent readers receive either the old or the new version."""
+    """Write a resource atomically. Concurrent readers see either the old or the new version."""
     private(file.parent)
     part = file.with_suffix(".part")
     with open(part, "w", encoding="utf-8", opener=private_file) as written:

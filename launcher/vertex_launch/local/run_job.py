@@ -42,7 +42,7 @@ CPP = re.compile(
 
 
 def empty_output(job: Job, state_dir: StateDir) -> None:
-    """Delete the files that earlier runs of this job left in the job's output folder.
+    """Delete the files that earlier runs of this job left in its output folder.
 
     Raises FaultError if the output folder is an entire bucket or if another job uses the folder.
     """
@@ -61,7 +61,7 @@ def require_free(job: Job, state_dir: StateDir, below: str = "") -> None:
 
 
 def say_what_is_there(job: Job, state_dir: StateDir, console: Console) -> None:
-    """Print a notice if this run continues an earlier one, because users might not expect this."""
+    """If this run continues an earlier one, print a notice, because users might not expect this."""
     folder = output_folder(job, state_dir)
     if folder and folder.exists() and any(folder.iterdir()):
         notice = f"Continuing the earlier run in {shown(folder)}. To start over, use --fresh."
@@ -137,14 +137,14 @@ def shower(replicas: Sequence[Replica], console: Console) -> Show:
 def printed(line: str) -> Text:
     """Return the text of a log line in the color of its severity.
 
-    For a JSON line, the text is only its message. Plain lines on stderr aren't red, because libraries print a lot of
+    If the line is JSON, return only its message. Plain lines on stderr aren't red, because libraries print a lot of
     harmless output to stderr.
     """
     return Text(message(line), style=SEVERITY_STYLES.get(str(payload(line).get("severity")), ""))
 
 
 def conclude(outcome: Outcome, seconds: float, output: Path | None, logs: Path, console: Console) -> None:
-    """Print the job's outcome, beginning with the likely cause of a failure, and the paths of its output and logs."""
+    """Print the job's outcome, with the likely cause of a failure first, and the paths of its output and logs."""
     for ended in outcome.failures[:1]:
         reason = OUT_OF_MEMORY if ended.signal_name == "SIGKILL" else ""
         console.print(f"Job failed: {ended}{reason}", style="bold red")
@@ -171,7 +171,7 @@ def _show_last_words(ended: Ended, console: Console) -> None:
 
 
 def shown(path: Path) -> Path:
-    """Return a path in the current folder relative to that folder.
+    """Return a path relative to the current folder if it's in that folder.
 
     Return any other path unchanged.
     """

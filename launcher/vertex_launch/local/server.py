@@ -165,7 +165,7 @@ def serve(context: Context, port: int, console: Console) -> None:
         kind, place = ("overlays", "") if isolated.mounts else ("mounts", ", with buckets only under $GCS_MOUNT")
         console.print(f"This system doesn't support {kind}, so jobs write into this folder{place}", style="yellow")
     for path in vertex.store.unreadable:
-        console.print(f"skipped {path}: the file isn't a resource; remove the file", style="yellow", markup=False)
+        console.print(f"skipped {path}: the file doesn't contain a resource; remove it", style="yellow", markup=False)
     config = uvicorn.Config(
         Router(vertex.routes(), partial(shell.connect, vertex.jobs.open_shell)),
         log_level="warning",

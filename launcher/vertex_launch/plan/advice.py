@@ -65,7 +65,7 @@ class Verdict:
 def verdict(training: Training, sizing: Sizing, all_reduce: AllReduceOptions) -> Verdict:
     """Return a verdict with the first reason against a set of reducers.
 
-    If there is no such reason, return a verdict with the gain and the cost of the reducers.
+    If there is no reason against the reducers, return a verdict with their gain and cost.
     """
     for reason in chain(_reasons_of_machines(training, all_reduce), _reasons_of_time(training, sizing, all_reduce)):
         return Verdict(False, f"No: {reason}.")
@@ -86,7 +86,7 @@ def _reasons_of_machines(training: Training, all_reduce: AllReduceOptions) -> It
     if machines.count == 1:
         yield "with one machine, gradients don't cross the network"
     if training.trials:
-        yield "a tuning job might also pass a trial's flags to the reducers, which reject these flags (trial-reducers)"
+        yield "a tuning job might also pass a trial's flags to the reducers, which reject them (trial-reducers)"
     if training.job.spec.scheduling.strategy == Scheduling.Strategy.FLEX_START:
         yield "FLEX_START requires the same machine type in every pool, so the reducers can't use CPU machines"
     if all_reduce.gpudirect:
@@ -130,7 +130,7 @@ def _reasons_of_time(training: Training, sizing: Sizing, all_reduce: AllReduceOp
     if ring <= OVERLAP * compute:
         yield (
             f"the job is compute-bound. The ring takes {wire}, and up to {seconds(OVERLAP * compute)} of an all-reduce"
-            " overlap with the backward pass, so a faster all-reduce doesn't shorten the step"
+            " overlaps with the backward pass, so a faster all-reduce doesn't shorten the step"
         )
     if (gain := all_reduce.gain(compute)) < WORTHWHILE:
         yield f"reducers would shorten a step of {seconds(step_seconds(compute, ring))} by at most {gain:.1%}"

@@ -2,8 +2,8 @@
 
 S bytes of gradients on M machines with G GPUs each (N = M x G) can be all-reduced in three ways:
 
-* Flat ring: one ring connects all GPUs, which is NCCL's default. Each machine sends 2 (N - 1) / N x S bytes, the
-  traffic on each link of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
+* Flat ring: one ring connects all GPUs, which is NCCL's default. Each machine sends 2 (N - 1) / N x S bytes,
+  which is the traffic on each link of the ring. Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce", 2009.
 * Hierarchical ring: the GPUs of each machine first add their gradients, and then one ring connects the machines. Each
   machine sends 2 (M - 1) / M x S bytes.
 * Reducers: each machine sends S bytes of gradients once and receives S bytes of sums once. Each of R reducers receives
@@ -46,7 +46,7 @@ class AllReduce:
 
 
 def payload(mtu: int) -> float:
-    """Return the fraction of the network rate that carries payload rather than headers.
+    """Return the fraction of the bandwidth that is available for payload rather than headers.
 
     Example: the fraction is 0.956 for an MTU of 1500 bytes.
     """
@@ -65,7 +65,7 @@ def ring(size: float, machines: Machines, members: int, mtu: int = VPC_MTU) -> A
 def by_reducers(size: float, machines: Machines, count: int, gbps: float, mtu: int = VPC_MTU) -> AllReduce:
     """Return the cost of an all-reduce of `size` bytes with `count` reducers.
 
-    The slower transfer, through a machine's or a reducer's network card, determines the transfer time.
+    The slower transfer, either by a machine or by a reducer, determines the transfer time.
     """
     sent = size if machines.count > 1 else 0.0
     of_a_reducer = sent * machines.count / count
@@ -73,12 +73,12 @@ def by_reducers(size: float, machines: Machines, count: int, gbps: float, mtu: i
 
 
 def seconds(sent: float, gbps: float, mtu: int = VPC_MTU) -> float:
-    """Return the time in seconds to send `sent` bytes at `gbps` Gbit/s."""
+    """Return the time, in seconds, to send `sent` bytes at `gbps` Gbit/s."""
     return 8 * sent / (payload(mtu) * gbps * 1e9)
 
 
 def break_even_reducers(machines: Machines, reducer_gbps: float) -> float:
-    """Return the number of reducers with which an all-reduce is as fast as in a ring of all GPUs.
+    """Return the number of reducers at which an all-reduce is as fast as with a ring of all GPUs.
 
     For a single machine, return infinity. The formula solves M x S / (R x r) = 2 (N - 1) / N x S / w for R. With two
     GPUs, reducers are never faster than the ring.

@@ -1,4 +1,4 @@
-"""Writes the planned reducers to the job file. Only the reducers' count and machine type change."""
+"""Writes the planned reducers to the job file. Changes only the reducers' count and machine type."""
 
 from google.cloud.aiplatform_v1.types.custom_job import CustomJobSpec
 

@@ -35,7 +35,7 @@ def clock(time: datetime | None) -> str:
 
 
 def duration(value: float) -> str:
-    """Format a duration in whole seconds. Examples: 54 -> "54 s", 305 -> "5 min 5 s", 7500 -> "2 h 5 min"."""
+    """Format a duration, rounded to seconds. Examples: 54 -> "54 s", 305 -> "5 min 5 s", 7500 -> "2 h 5 min"."""
     minutes, seconds = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

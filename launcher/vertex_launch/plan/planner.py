@@ -24,7 +24,7 @@ SHORT = 0.005  # seconds; launching hundreds of kernels takes about that long
 
 @dataclass(frozen=True)
 class Compute:
-    """The compute time of one step in seconds, excluding communication, and the source of this time."""
+    """The compute time of one step in seconds, excluding communication, and its source."""
 
     seconds: float
     how: str
@@ -93,12 +93,12 @@ class Plan(Needs):
 
     @property
     def alone(self) -> float | None:
-        """The throughput of the strongest machine alone, in samples per second, without waiting for an all-reduce."""
+        """The throughput of the strongest machine alone, in samples per second, excluding all-reduces."""
         return self.here.samples_per_second / self.over_one if self.here and self.over_one else None
 
     @property
     def over_one(self) -> float | None:
-        """The ratio of the job's throughput to the throughput of the strongest machine alone."""
+        """The ratio of the job's throughput to that of the strongest machine alone."""
         compute, scale = self.known_compute, pools.scale(self.rows)
         return scale * compute / reducers.step_seconds(compute, self.all_reduce.seconds) if compute else None
 

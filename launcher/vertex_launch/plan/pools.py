@@ -134,7 +134,7 @@ def needed(job: Job | TuningJob, settings: Settings) -> tuple[Quota, ...]:
 
 
 def limits(wanted_quotas: Iterable[Quota], infos: Iterable[Resource], region: str) -> Iterator[tuple[Quota, int]]:
-    """Yield each wanted quota that is limited in the region, together with its limit.
+    """Yield each wanted quota that has a limit in the region, together with the limit.
 
     Source: Cloud Quotas API v1, quotaInfos.
     """

@@ -1,10 +1,10 @@
 """Computes how many reduction servers a job needs, how much time they save, and how much they cost.
 
 A training step computes gradients and all-reduces them. The all-reduce of a layer starts while the backward pass still
-computes the gradients of earlier layers, so part of the all-reduce overlaps with the backward pass. This overlap is at
-most 2/3 of the compute time, because the backward pass has twice as many operations as the forward pass. Source: Zhang
-et al., "Poseidon", USENIX ATC 2017, wait-free backpropagation. The actual overlap is smaller, because the all-reduce
-of the first layer doesn't overlap with any computation.
+computes the gradients of earlier layers, so the two operations partly overlap. This overlap is at most 2/3 of the
+compute time, because the backward pass has twice as many operations as the forward pass. Source: Zhang et al.,
+"Poseidon", USENIX ATC 2017, wait-free backpropagation. The actual overlap is smaller, because the all-reduce of the
+first layer doesn't overlap with any computation.
 """
 
 import math
@@ -53,12 +53,12 @@ class Sizing:
 
 
 def bypassed(machine_type: str, gpus: int) -> str:
-    """Return the reason why NCCL would silently bypass reducers on a machine.
+    """Return why NCCL would silently bypass reducers on a machine.
 
     If NCCL would use the reducers, return "".
     """
     if machine_type.startswith(OWN_PLUGIN):
-        return f"an {machine_type} has its own network plug-in, and NCCL loads only one plug-in"
+        return f"an {machine_type} has its own network plug-in, and NCCL loads only one"
     if gpus > COLLNET_GPUS:
         return f"NCCL uses reducers on machines with at most {COLLNET_GPUS} GPUs, but an {machine_type} has {gpus}"
     return ""

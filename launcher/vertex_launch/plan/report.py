@@ -144,14 +144,18 @@ def _all_reduce(plan: Plan) -> Iterator[str]:
 
 
 def about_the_speed(plan: Plan) -> Iterator[str]:
-    """Yield a sentence that compares the job's speed with the speed of one machine.
+    """Yield a sentence that compares the job's speed with that of one machine.
 
     If the speed is unknown, don't yield a sentence.
     """
     if (speed := plan.over_one) is None:
         return
     rate = COMPARED["samples per second"](plan)
-    rates = f"train {rate} samples/s, and one machine {plan.alone:,.0f}" if plan.alone else "compared with one machine"
+    rates = (
+        f"process {rate} samples/s, and one machine processes {plan.alone:,.0f}"
+        if plan.alone
+        else "compared with one machine"
+    )
     verdict = "they are slower than one machine" if speed < SAME else "they aren't faster than one machine"
     if speed >= 1 / SAME:
         verdict = f"{speed:.2g} times the speed"

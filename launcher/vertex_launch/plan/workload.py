@@ -77,7 +77,7 @@ def require_gpus(folder: Path, buckets: Path, gpus: Sequence[str]) -> None:
 def samples_per_second_per_gpu(folder: Path) -> float:
     """Return a run's median samples per second per GPU.
 
-    Raises FaultError if the run's folder doesn't contain a curve of this metric.
+    Raises FaultError if the run's folder doesn't contain a curve for this metric.
     """
     # Imported lazily, because it imports most of TensorBoard.
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
@@ -88,7 +88,7 @@ def samples_per_second_per_gpu(folder: Path) -> float:
     rates: list[float] = [item.simple_value for item in values if item.tag == RATE and 0 < item.simple_value < math.inf]
     if not rates:
         raise FaultError(
-            f"{folder}: the folder doesn't contain the curve {RATE}; copy the output folder of a run from its bucket"
+            f"{folder}: the folder doesn't contain the metric {RATE}; copy the output folder of a run from its bucket"
         )
     return statistics.median(rates)
 
@@ -101,7 +101,7 @@ def _arguments(job: Job, commands: Commands) -> tuple[str, ...]:
     start = words.index("-m") if "-m" in words else -1
     is_module = start > 0 and not any(word.endswith(".py") for word in words[1:start])
     if not is_module or not Path(words[0]).name.startswith("python"):
-        raise FaultError(f'the chief runs "{" ".join(words)}", but only a Python module can be described')
+        raise FaultError(f'the chief runs "{" ".join(words)}", but only a Python module can describe its workload')
     return words[start:]
 
 

@@ -91,7 +91,7 @@ def _of_tuning(rules: Collection[Rule], job: TuningJob, context: RuleContext) ->
 
 
 def _of_job(rules: Collection[Rule], job: Job, context: RuleContext) -> Findings:
-    """Yield the findings in a job. If a job has too many pools, most rules check only the first ones."""
+    """Yield the findings for a job. If a job has too many pools, most rules check only the first ones."""
     counts = pools.at_most_four.code
     yield from _found([one for one in rules if one.code == counts], job, context)
     few = replace(job, spec=CustomJobSpec(job.spec))

@@ -68,7 +68,7 @@ def words(pool: Pool, context: RuleContext) -> list[tuple[str, str]]:
 
 
 class Flag(NamedTuple):
-    """A command-line flag, with its location, its name in snake_case, and its value or the next word."""
+    """A command-line flag, with its location, its name in snake_case, and its value or the word after the flag."""
 
     place: str
     name: str
@@ -76,7 +76,7 @@ class Flag(NamedTuple):
 
 
 def flags(program: Sequence[tuple[str, str]]) -> Iterator[Flag]:
-    """Yield the flags in the words of a command line. A flag has the form `--name value` or `--name=value`."""
+    """Yield the flags in a command line. A flag has the form `--name value` or `--name=value`."""
     for (place, word), (_, follower) in pairwise([*program, ("", "")]):
         name, separator, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name:
@@ -90,7 +90,7 @@ def prebuilt_name(context: RuleContext, image: str) -> str:
 
 
 def is_ours(context: RuleContext, image: str) -> bool:
-    """Return whether an image is the project's image (with any digest) or the image's variant without CUDA."""
+    """Return whether an image is the project's image (with any digest) or its variant without CUDA."""
     ours = context.settings.image
     return bool(ours) and (image in (ours, f"{ours}{CPU}") or image.startswith(f"{untagged(ours)}@sha256:"))
 
@@ -109,7 +109,7 @@ def image_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("image-differs", "warning", "documented", "settings")
 def image_ours(job: Job, context: RuleContext) -> Findings:
-    """A job should use the image that the settings specify, which is built from this project.
+    """A job should use the project's image, which the settings specify.
     Otherwise: The job doesn't run the project's latest build, or the image doesn't exist."""
     ours, origin = context.settings.image, context.settings.origin("image")
     for pool, image in images(job) if ours else ():
@@ -159,7 +159,7 @@ def image_fits(job: Job, context: RuleContext) -> Findings:
             yield Finding(image_at(with_gpus[0]), "the machine has GPUs, but this image doesn't contain CUDA", cure)
         if hardware == "gpu" and not with_gpus:
             yield Finding(
-                image_at(pool), "this image is for GPUs, but the machine doesn't have GPUs", "use an image for CPUs"
+                image_at(pool), "this image is for GPUs, but the machine doesn't have any", "use an image for CPUs"
             )
         if hardware and "/prediction/" in image:
             cure = "use a training image, or your own image"

@@ -43,7 +43,7 @@ def failure_shown(job: Job, context: RuleContext) -> Findings:
 def _trainer(script: Script) -> tuple[Node | None, str]:
     """Return the command that trains.
 
-    If any commands contain a word such as "train", return the last one. Otherwise, return the last command that
+    If any commands contain a word such as "train", return the last of them. Otherwise, return the last command that
     might train.
     """
     runs = [(node, " ".join(said), " ".join(said[shells.start(said) :])) for node, said in script.commands]

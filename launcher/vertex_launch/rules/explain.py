@@ -63,7 +63,7 @@ def page(catalog: Catalog) -> str:
 
 
 def sources(rule: Rule, catalog: Catalog) -> str:
-    """Return the pages and files on which a rule is based, separated by semicolons."""
+    """Return a semicolon-separated list of the pages and files on which a rule is based."""
     return "; ".join(catalog.sources.get(source, source) for source in rule.sources)
 
 

@@ -34,7 +34,7 @@ BARE = re.compile(r"^(?:FROM|ARG \w+=)\s*\S*(?:nvidia/cuda|python|ubuntu|debian)
 @rule("image-file", "warning", "inferred", "dockerfile")
 def files_copied(job: Job, context: RuleContext) -> Findings:
     """The Dockerfile should copy each project file that the program in the project's image uses.
-    Otherwise: The job runs locally, but in the cloud every replica fails immediately because the file is missing."""
+    Otherwise: The job runs locally, but in the cloud, every replica fails immediately because the file is missing."""
     project = context.project
     taken, ignored = sources(project.dockerfile), project.text(".dockerignore")
     folders = [one.rstrip("/") for one in taken if project.folder and (project.folder / one).is_dir()]
@@ -54,7 +54,7 @@ def files_copied(job: Job, context: RuleContext) -> Findings:
 @rule("image-import", "warning", "inferred", "dockerfile")
 def imports_installed(job: Job, context: RuleContext) -> Findings:
     """The Dockerfile's requirements and their dependencies should include each module that a script imports.
-    Otherwise: The job runs locally, but in the cloud every replica fails immediately because the module is missing."""
+    Otherwise: The job runs locally, but in the cloud, every replica fails immediately because the module is missing."""
     scripts = {file: place for file, place in _files(job, context).items() if file.endswith(".py")}
     imports = {file: names for file in scripts if (names := _imports(context.project, file))}
     files, installed = _installed(context.project) if imports else ([], set())
@@ -64,7 +64,7 @@ def imports_installed(job: Job, context: RuleContext) -> Findings:
             known = shells.FACTS["distributions"].get(top) or metadata.packages_distributions().get(top) or [top]
             known = [name.replace(".", "-"), *known] if top == "google" else known
             if not installed & {*map(_normal, (*spelled, *known))}:
-                fault = f"{file} imports {top}, but no requirement in the Dockerfile installs it"
+                fault = f"{file} imports {top}, but the Dockerfile's requirements don't include it"
                 yield Finding(scripts[file], fault, f"add {known[0]} to {files[-1]}")
 
 

@@ -57,7 +57,7 @@ class Launch(NamedTuple):
 
     @property
     def is_told(self) -> bool:
-        """True if the launcher's options describe several machines, even if they are wrong."""
+        """True if the launcher's options describe several machines, even incorrectly."""
         if "hosts" in LAUNCHERS[self.launcher]["roles"].values():
             return "hosts" in self.said
         alone = "standalone" in self.said or self.said.get("machines", "1") == "1"
@@ -171,7 +171,7 @@ def _wrong(launch: Launch, found: list[Launch]) -> Iterator[tuple[str, str, str]
     said, count = launch.said, launch.machines
     low, _, high = said.get("machines", "").partition(":")
     if NUMBER.fullmatch(low) and int(low) != count:
-        late = ", so the job can start without machines that start late" if high and int(low) < count else ""
+        late = ", so the job can start without late machines" if high and int(low) < count else ""
         yield "machines", late or f", but pools 0 and 1 have {count} machines", "$(WORLD_SIZE)" if count > 1 else "1"
     for role, right, where in (("each", launch.gpus, "the machine has"), ("total", launch.total, "pools 0 and 1 have")):
         if launch.gpus and NUMBER.fullmatch(said.get(role, "")) and int(said[role]) != right:
@@ -200,7 +200,7 @@ def one_group(job: Job, context: RuleContext) -> Findings:
 def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
     """Return why the processes don't form one process group, and the solution.
 
-    Return None if they might form one. The solution is "" if the script requires a different launcher command.
+    Return None if the processes might form a group. The solution is "" if the script requires another launcher command.
     """
     own = not GIVEN_FIRST.search(code) and OWN_ADDRESS.search(code)
     by_env = any(one.name == "MASTER_ADDR" for one in launch.pools[0].env)  # reported by `env_free`
@@ -209,7 +209,7 @@ def _no_group(launch: Launch, code: str) -> tuple[str, str] | None:
         return fault, "use the value of MASTER_ADDR that the service sets"
     if launch.is_single and "cpu" not in launch.said:
         cure = "" if launch.gpus else f"write accelerate launch --cpu {launch.run}"
-        return "accelerate launch starts one process on each machine, but the processes don't form a group", cure
+        return "accelerate launch starts one process on each machine, but they don't form a process group", cure
     for group in GROUPS:
         here = launch.launcher in group.get("starts", LAUNCHERS) and min(launch.gpus, 2) in group.get("gpus", (0, 1, 2))
         told = launch.is_single or any(one in launch.known or one in code for one in group["unless"])

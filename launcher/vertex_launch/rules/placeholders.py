@@ -57,7 +57,7 @@ def nothing_compiled(job: Job, context: RuleContext) -> Findings:
     ${{ github.sha }}.
     Otherwise: The program receives the placeholder instead of a value."""
     for place, mark in _marks(job, of_engine=True):
-        yield Finding(place, f"{mark} is a placeholder that only its own template engine replaces", "write its value")
+        yield Finding(place, f"{mark} is a template placeholder that Vertex AI doesn't replace", "write its value")
 
 
 @rule("placeholder", "warning", "inferred", "api-types")
@@ -68,4 +68,4 @@ def nothing_to_replace(job: Job, context: RuleContext) -> Findings:
     for place, mark in _marks(job, of_engine=False):
         variable = re.fullmatch(r"\$\{?(\w+)\}?", mark)
         of_env = f", or $({variable[1]}) if Vertex AI or env sets it" if variable else ""
-        yield Finding(place, f"{mark} is a placeholder that nothing replaces", f"write its value{of_env}")
+        yield Finding(place, f"{mark} is a placeholder that Vertex AI doesn't replace", f"write its value{of_env}")

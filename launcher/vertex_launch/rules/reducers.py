@@ -82,13 +82,13 @@ def workers_have_gpus(job: Job, context: RuleContext) -> Findings:
     tpus = {pool.index for pool, machine in known(context, job.pools) if machine.tpu}  # `tpu_alone` reports them
     for pool in job.training_pools if job.reducers else ():
         if pool.index not in trainers | tpus:
-            fault = "reducers serve only GPUs, but this pool doesn't have GPUs"
+            fault = "reducers serve only GPUs, but this pool doesn't have any"
             yield Finding(pool.at("machineSpec"), fault, "choose machines with GPUs, or remove pool 2")
 
 
 @rule_if_idle("reducer-backend", "warning", "documented", "distributed-training")
 def workers_use_nccl(job: Job, context: RuleContext) -> Findings:
-    """A job with reducers should all-reduce gradients across all GPUs with NCCL. Gloo and parameter servers can't use
+    """A job with reducers should use NCCL to all-reduce gradients across all GPUs. Gloo and parameter servers can't use
     reducers. Strategies that split the model, such as fsdp, hsdp, tensor, and pipeline, can't use reducers, because
     they reduce gradients within groups of GPUs."""
     for pool in job.training_pools if job.reducers else ():
@@ -116,7 +116,7 @@ def worth_it(job: Job, context: RuleContext) -> Findings:
     pools = _trainers(context, job)
     for reducers in job.reducers:
         if sum(pool.replica_count for pool in pools) == 2 and all(pool.accelerator_count == 1 for pool in pools):
-            fault = "two machines with one GPU each send as much data to reducers as to each other"
+            fault = "two single-GPU machines send as much data to reducers as to each other"
             yield Finding(reducers.at(), fault, "remove pool 2, or use more GPUs")
 
 

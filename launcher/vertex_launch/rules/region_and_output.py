@@ -59,7 +59,7 @@ def region_spelled(job: Job, context: RuleContext) -> Findings:
     hasn't been verified."""
     region = context.settings.region
     if REGION_NAME.fullmatch(region) and not WORDS.fullmatch(region):
-        several = "is a multi-region. The SDK has accepted us and eu since July 2026, but jobs might not work in them"
+        several = "is a multi-region. The SDK has accepted us and eu since July 2026, but they might not run jobs"
         fault = "isn't a known region" if "-" in region else several
         fault = f'"{region}" from {context.settings.origin(REGION)} {fault}'
         yield Finding(REGION, fault, region_cure(region, context.catalog.regions))
@@ -122,7 +122,7 @@ def buckets_mounted(job: Job, context: RuleContext) -> Findings:
         texts = [*(word for _, word in words(pool, context)), *(one.value for one in pool.env)]
         reads = runs_trainer(pool, context) or any("/gcs/" in text for text in texts)
         if reads and {"NVIDIA_H200_141GB", "NVIDIA_B200"} & machine.gpus.keys():
-            fault = f"/gcs might be missing on {machine.name}, according to an unconfirmed report of 2026-01-29"
+            fault = f"/gcs might be missing on {machine.name}, according to an unconfirmed report from 2026-01-29"
             yield Finding(pool.at("machineSpec.machineType"), fault, "to test /gcs, first run the job on one machine")
 
 
@@ -138,7 +138,7 @@ def bucket_ours(job: Job, context: RuleContext) -> Findings:
 
 @rule("tensorboard-account", "error", "documented", "tensorboard")
 def tensorboard_has_account(job: Job, context: RuleContext) -> Findings:
-    """A job with a TensorBoard must specify the service account that writes to it."""
+    """A job with a TensorBoard instance must specify the service account that writes to the instance."""
     if job.spec.tensorboard and not (job.spec.service_account or context.settings.service_account):
         yield Finding(
             "tensorboard",
@@ -149,7 +149,8 @@ def tensorboard_has_account(job: Job, context: RuleContext) -> Findings:
 
 @rule("tensorboard-name", "error", "documented", "api-types")
 def tensorboard_named(job: Job, context: RuleContext) -> Findings:
-    """A job must specify a TensorBoard's full resource name: projects/PROJECT/locations/REGION/tensorboards/ID."""
+    """A job must specify the full resource name of its TensorBoard instance:
+    projects/PROJECT/locations/REGION/tensorboards/ID."""
     if job.spec.tensorboard and not TENSORBOARD.fullmatch(job.spec.tensorboard):
         project, region = context.settings.project or "PROJECT", context.settings.region or "REGION"
         cure = f"write projects/{project}/locations/{region}/tensorboards/ID"
@@ -158,12 +159,12 @@ def tensorboard_named(job: Job, context: RuleContext) -> Findings:
 
 @rule("tensorboard-region", "error", "documented", "tensorboard")
 def tensorboard_near(job: Job, context: RuleContext) -> Findings:
-    """A TensorBoard must be in the same region as its job."""
+    """A TensorBoard instance must be in the same region as its job."""
     name, region = TENSORBOARD.fullmatch(job.spec.tensorboard), context.settings.region
     if name and region and name[1] != region:
         yield Finding(
             "tensorboard",
-            f"the TensorBoard is in {name[1]}, but the job runs in {region}",
+            f"the TensorBoard instance is in {name[1]}, but the job runs in {region}",
             f"use a TensorBoard in {region}",
         )
 

@@ -107,4 +107,4 @@ rule, rule_of_pool, rule_of_search = Declare(Job), Declare(Pool), Declare(Tuning
 def more(place: str, count: int, limit: int, things: str, cure: str) -> Findings:
     """Yield a finding if the number of items exceeds Vertex AI's limit."""
     if count > limit:
-        yield Finding(place, f"{count} {things} are too many, because Vertex AI accepts at most {limit}", cure)
+        yield Finding(place, f"Vertex AI accepts at most {limit} {things}, not {count}", cure)

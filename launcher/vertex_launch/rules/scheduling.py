@@ -39,8 +39,8 @@ def timeout_above_zero(job: Job, context: RuleContext) -> Findings:
 
 @rule("timeout-short", "warning", "inferred", "api-types", "trainer")
 def timeout_long_enough(job: Job, context: RuleContext) -> Findings:
-    """A job's timeout should be at least --rollcall-timeout. The --rollcall-timeout flag limits how long replicas wait
-    for each other to start.
+    """A job's timeout should be at least as long as --rollcall-timeout, which limits how long replicas wait for each
+    other to start.
     Otherwise: Vertex AI stops the job while its replicas are still pulling their image or waiting for each other."""
     timeout = job.spec.scheduling.timeout if "timeout" in job.spec.scheduling else None
     if not (timeout and job.chief and ROLLCALL in context.project.flags and runs_trainer(job.chief, context)):

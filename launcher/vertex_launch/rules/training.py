@@ -93,7 +93,7 @@ def _flags(pool: Pool, context: RuleContext) -> list[Flag]:
 
 
 def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
-    """Return the location and value of a flag in a pool's args, or the location of the args and the flag's default."""
+    """Return a flag's location and value in a pool's args or, if it's missing, the args' location and its default."""
     default = pool.at(pool.task, "args"), str(context.project.flags.get(name))
     return {flag.name: (flag.place, flag.value) for flag in _flags(pool, context)}.get(name, default)
 
@@ -122,7 +122,7 @@ def _flag_known(flag: Flag, strategy: str, project: Project) -> Findings:
         name = without
     takers = project.takers.get(name, ())
     if takers and strategy in {*project.values["strategy"]} - {*takers}:
-        fault = f"{_spelled(flag.name)} is for {', '.join(takers)}, not for --strategy {strategy}"
+        fault = f"--strategy {strategy} doesn't support {_spelled(flag.name)} (supported by {', '.join(takers)})"
         yield Finding(flag.place, fault, "remove the flag, or choose one of these strategies")
     if not {name, flag.name} & {*project.flags, "help"}:
         fault = f"{FLAGS} doesn't define the flag {_spelled(flag.name)}"
@@ -148,7 +148,7 @@ def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | No
     if taken == BOOLEAN:
         is_alone = not value or value.startswith("--")  # the next flag
         wrong = (
-            f'{flag} has the value "{value}", but doesn\'t accept one',
+            f'{flag} has the value "{value}", but it doesn\'t accept one',
             f"write only {flag} or {_spelled(f'no_{name}')}",
         )
         return None if is_alone else wrong
@@ -160,7 +160,7 @@ def why_refused(name: str, value: str, project: Project) -> tuple[str, str] | No
 
 
 def _fits(value: str, taken: str) -> bool:
-    """Return whether a value equals a choice or, for a number type, whether Python can parse the value."""
+    """Return whether a value equals a choice or, for a number type, whether Python can parse it."""
     if taken not in NUMBERS:
         return value == taken
     with contextlib.suppress(ValueError):
@@ -272,10 +272,10 @@ def _batch(job: Job, context: RuleContext) -> tuple[str, int, int, str]:
 
 @rule_of_pool("evaluator-count", "warning", "documented", "trainer")
 def one_evaluator(pool: Pool, context: RuleContext) -> Findings:
-    """If pool 3 runs the trainer, it should have one replica, because one evaluator evaluates all checkpoints.
+    """If pool 3 runs the trainer, it should have only one replica, which evaluates all checkpoints.
     Otherwise: All evaluators except the first exit immediately with an error, and the job fails."""
     if pool.index == EVALUATORS and pool.replica_count > 1 and runs_trainer(pool, context):
-        fault = f"{pool.replica_count} evaluators aren't supported, because one evaluator evaluates all checkpoints"
+        fault = f"the pool has {pool.replica_count} evaluators, but one evaluates all checkpoints"
         yield Finding("replicaCount", fault, "set it to 1")
 
 

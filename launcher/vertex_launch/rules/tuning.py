@@ -111,7 +111,7 @@ def chief_reports(job: TuningJob, context: RuleContext) -> Findings:
     count = sum(pool.replica_count for pool in job.trial_job.training_pools)
     if count > 1 and not runs_trainer(job.trial_job.chief, context):
         fault = f"this trial has {count} replicas, but Vertex AI uses only the chief's metrics"
-        yield Finding("trialJobSpec.workerPoolSpecs", fault, "report metrics only from the chief, or keep one replica")
+        yield Finding("trialJobSpec.workerPoolSpecs", fault, "report metrics only from the chief, or use one replica")
 
 
 @rule_of_search("trial-reducers", "warning", "uncertain", "hyperparameter-tuning")
@@ -120,5 +120,5 @@ def no_reducers(job: TuningJob, context: RuleContext) -> Findings:
     args.
     Otherwise: The reducers of every trial might fail, because they don't accept the trial's flags."""
     for pool in job.trial_job.reducers:
-        fault = "the reducers might receive the trial's flags, but reducers don't accept flags"
+        fault = "the reducers might receive the trial's flags, but they don't accept flags"
         yield Finding(f"trialJobSpec.{pool.at()}", fault, "remove pool 2 from the trials")

@@ -10,7 +10,7 @@ DEEPEST = 100  # levels of lists and objects; protobuf accepts 100 levels in a f
 
 
 def loads(text: str | bytes, **hooks: Any) -> Any:
-    """Parse UTF-8 JSON with the hooks of `json.loads`.
+    """Parse UTF-8 JSON with the same hooks as `json.loads`.
 
     Raises ValueError if the JSON isn't valid. Raises FaultError if the JSON is nested too deeply.
     """

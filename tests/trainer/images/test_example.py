@@ -60,6 +60,6 @@ def test_a_label_beyond_the_classes_ends_the_replica_in_one_sentence(tmp_path: P
 @ONCE
 def test_a_patch_that_does_not_divide_the_image_does_so_too(tmp_path: Path) -> None:
     done = run(tmp_path, "--patch", "3", "--steps", "60")
-    assert "--patch is 3, but must divide the image" in done.stdout
+    assert "--patch 3 doesn't evenly divide the image" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1

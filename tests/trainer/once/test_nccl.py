@@ -63,7 +63,7 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         (
             BOTH + CONNECTED + nccl.FAILED,
             False,
-            "4 reducers are paid for but not used: NCCL can't set up the reducers",
+            "4 reducers are billed but not used: NCCL can't set up the reducers",
         ),
         (MISSING + BOTH + nccl.FAILED, False, "NCCL can't set up the reducers; check that NCCL_COLLNET_ENABLE is 1"),
         (
@@ -74,7 +74,7 @@ MISSING = "".join(f"NET/Plugin: Failed to find ncclCollNetPlugin_v{version} symb
         (
             BOTH.partition("\n")[0],
             False,
-            "NCCL has loaded the plug-in's network part, but not the CollNet part for reducers; see",
+            "NCCL has loaded the plug-in's network part, but not its CollNet part for reducers; see",
         ),
         (MISSING + BOTH.partition("\n")[0], False, "this NCCL version doesn't support the CollNet part of the plug-in"),
         ("NET/Plugin: Could not find: libnccl-net.so. Using internal", False, "NCCL finds no plug-in; install"),
@@ -208,7 +208,7 @@ def test_required_reducers_that_are_idle_end_the_run_with_a_code_of_their_own(
     ):
         settled(logs, required=True)
     told = json.loads(capsys.readouterr().out)
-    assert told["message"].startswith("1 reducers are paid for but not used: NCCL has loaded")
+    assert told["message"].startswith("1 reducers are billed but not used: NCCL has loaded")
     assert (told["severity"], told["reducers"]) == ("ERROR", "idle")  # what an alert looks for
     assert settled(logs, required=False) == {"reducers_in_use": 0.0}
     assert '"severity": "WARNING"' in capsys.readouterr().out

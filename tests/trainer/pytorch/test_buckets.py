@@ -44,5 +44,5 @@ def test_gradients_travel_in_buckets_of_at_most_the_cap(cap: int, sizes: list[in
 
 
 def test_a_bucket_holds_a_mebibyte_or_more() -> None:
-    with pytest.raises(TrainerError, match=r"^--bucket-cap-mb is 0, but must be at least 1$"):
+    with pytest.raises(TrainerError, match=r"^--bucket-cap-mb is 0, but it must be at least 1$"):
         choice.parse(["--bucket-cap-mb", "0"])

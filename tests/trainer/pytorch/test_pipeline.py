@@ -93,7 +93,7 @@ def test_a_machine_without_gpus_has_a_process_for_each_stage() -> None:
         ),
         (
             PIPELINE | {"global_batch": 100},
-            "--global-batch is 100, but must be a multiple of 24 (6 pipelines x 4 micro-batches)",
+            "--global-batch is 100, but it must be a multiple of 24 (6 pipelines x 4 micro-batches)",
         ),
     ],
 )
@@ -106,9 +106,12 @@ def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], se
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ("--strategy pipeline --no-reshard", "--no-reshard is for fsdp, tensor, not for --strategy pipeline"),
-        ("--strategy fsdp --schedule gpipe", "--schedule is for pipeline, not for --strategy fsdp"),
-        ("--degree 2", "--degree is for fsdp, pipeline, tensor, not for --strategy ddp"),
+        (
+            "--strategy pipeline --no-reshard",
+            "--strategy pipeline doesn't support --no-reshard (supported by fsdp, tensor)",
+        ),
+        ("--strategy fsdp --schedule gpipe", "--strategy fsdp doesn't support --schedule (supported by pipeline)"),
+        ("--degree 2", "--strategy ddp doesn't support --degree (supported by fsdp, pipeline, tensor)"),
     ],
 )
 def test_a_flag_of_another_strategy_is_refused_with_the_names_of_those_that_take_it(flags: str, sentence: str) -> None:

@@ -138,7 +138,7 @@ def test_a_process_that_ends_with_0_before_the_training_does_fails_its_replica(
 ) -> None:
     ended = run(lose, count)
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    assert "workerpool0-0: a training process exited with code 0 before the training was complete" in ended.stdout
+    assert "workerpool0-0: a training process exited with code 0 before training was complete" in ended.stdout
 
 
 SILENT_PEER = """

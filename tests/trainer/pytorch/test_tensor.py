@@ -37,10 +37,10 @@ def test_a_machine_without_gpus_has_a_process_for_each_part() -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"heads": 4}, "--degree is 8, but must divide the number of attention heads (4)"),
+        ({"heads": 4}, "--degree 8 doesn't evenly divide the number of attention heads (4)"),
         (
             {"micro_batches": 40},
-            "--micro-batches is 40, but must be at most the number of samples per process (--global-batch 96 / 3 = 32)",
+            "--micro-batches is 40, but each process has fewer samples (--global-batch 96 / 3 = 32)",
         ),
     ],
 )

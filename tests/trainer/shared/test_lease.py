@@ -85,7 +85,7 @@ def test_a_second_job_refuses_with_the_first_ones_name_and_the_first_goes_on(tmp
         assert says(first) == "holds"
         with chief(root, "second") as second:
             told = says(second)
-        assert told.startswith(f"{root} is in use by job first on ")
+        assert told.startswith(f"{root} has been in use by job first on ")
         assert " UTC (renewed " in told
         assert told.endswith(" s ago); choose another output folder, or wait until that job ends")
         assert leave(first) == 0
@@ -162,7 +162,7 @@ def test_a_claim_of_another_machine_that_is_renewed_counts_whatever_its_clock_sa
     with chief(folder.parent, "second") as second:
         assert "whether job far on elsewhere still" in says(second)
         (folder / "far.1").touch()
-        assert "is in use by job far on elsewhere since 2099-01-01 00:00 UTC" in says(second)
+        assert "has been in use by job far on elsewhere since 2099-01-01 00:00 UTC" in says(second)
     assert [file.name for file in sorted(folder.iterdir())] == ["far.1", "far.json"]
 
 
@@ -171,7 +171,7 @@ def test_of_jobs_that_start_together_one_gets_the_folder(tmp_path: Path) -> None
         started = [stack.enter_context(chief(tmp_path / "checkpoints", f"job-{number}")) for number in range(5)]
         told = [says(process) for process in started]
         assert told.count("holds") == 1
-        assert all("is in use by job " in line for line in told if line != "holds")
+        assert all("has been in use by job " in line for line in told if line != "holds")
 
 
 def test_a_job_whose_folder_another_one_has_taken_meanwhile_ends(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_the_trainer_refuses_a_folder_in_use_before_anything_is_there(tmp_path: 
             tmp_path / "checkpoints/lease",
         ]
     (told,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert told["message"].startswith(f"{tmp_path}/checkpoints is in use by job first on ")
+    assert told["message"].startswith(f"{tmp_path}/checkpoints has been in use by job first on ")
     assert (done.returncode, told["severity"]) == (1, "ERROR")
 
 
@@ -241,7 +241,7 @@ def test_a_run_that_begins_anew_leaves_that_of_a_running_job_alone_which_ends_we
         assert signal_trainer(tmp_path, "workerpool0-0", signal.SIGCONT)
         assert first.wait(DEADLINE) == 0, show.read_text()
     assert done.returncode == 1
-    assert ".vertex/gcs/b/run/checkpoints is in use by job " in done.stderr
+    assert ".vertex/gcs/b/run/checkpoints has been in use by job " in done.stderr
     assert {path.name for path in tmp_path.glob(".vertex/gcs/b/run/*")} == {"checkpoints", "logs", "model"}
     assert not list(tmp_path.glob(".vertex/gcs/b/run/checkpoints/lease"))
 

@@ -31,7 +31,7 @@ def test_activations_take_less_in_the_smaller_precision(tiny: Answer) -> None:
             ("--data", "gs://b/d"),
             "--data gs://b/d: the folder nowhere/b/d doesn't exist; copy shards to this folder, or ",
         ),
-        (("--micro-batches", "0"), "--micro-batches is 0, but must be at least 1"),
+        (("--micro-batches", "0"), "--micro-batches is 0, but it must be at least 1"),
     ],
 )
 def test_what_cannot_be_described_is_one_sentence(

@@ -72,7 +72,7 @@ def test_a_model_that_exits_with_0_is_no_success(tmp_path: Path, monkeypatch: py
     change(tmp_path / "project", "trainer/model.py", LEAVES, monkeypatch)
     run = train(tmp_path, 1, "--steps", "20")
     assert run.code == 1, run.output
-    assert "workerpool0-0: a training process exited with code 0 before the training was complete" in run.output
+    assert "workerpool0-0: a training process exited with code 0 before training was complete" in run.output
 
 
 def test_a_run_that_has_taken_more_steps_than_it_is_to_take_is_refused(whole: Run) -> None:

@@ -50,7 +50,7 @@ def test_predict_asks_the_exported_model_as_the_service_would(model: Path, tmp_p
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(said.split()[-1], b'{"instances": [[[[[1]]]]]}', DEADLINE)
         assert json.load(refused.value)["error"].startswith(
-            "the instances have the shape (1, 1, 1, 1, 1), but must have the shape (any, "
+            "the instances have the shape (1, 1, 1, 1, 1), but they must have the shape (any, "
         )
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=DEADLINE)

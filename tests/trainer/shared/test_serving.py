@@ -22,8 +22,8 @@ def test_instances_are_answered_by_as_many_predictions() -> None:
         (b"[]", "the request isn't valid"),
         (b'{"instances": [[1, 2], [3]]}', "the request isn't valid"),
         (b'{"instances": [["a", "b"]]}', "the request isn't valid"),
-        (b'{"instances": []}', "the instances have the shape (0,), but must have the shape (any, 2)"),
-        (b'{"instances": [[1, 2, 3]]}', "the instances have the shape (1, 3), but must have the shape (any, 2)"),
+        (b'{"instances": []}', "the instances have the shape (0,), but they must have the shape (any, 2)"),
+        (b'{"instances": [[1, 2, 3]]}', "the instances have the shape (1, 3), but they must have the shape (any, 2)"),
     ],
 )
 def test_what_is_wrong_with_a_request_is_said(body: bytes, fault: str) -> None:

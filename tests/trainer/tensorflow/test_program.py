@@ -8,7 +8,7 @@ import pytest
 
 from tests.training import DEADLINE, PROJECT
 
-EARLY = "workerpool0-0: a training process exited with code 0 before the training was complete"
+EARLY = "workerpool0-0: a training process exited with code 0 before training was complete"
 
 
 def start(body: str, success: str = "program.FINISHED") -> "subprocess.Popen[str]":

@@ -227,11 +227,12 @@ def test_before_the_roll_call_a_model_whose_layers_cannot_be_placed_is_refused(
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ("--strategy model_parallel --degree 0", "--degree is 0, but must be at least 1"),
-        ("--degree 2", "--degree is for model_parallel, not for --strategy multi_worker_mirrored"),
+        ("--strategy model_parallel --degree 0", "--degree is 0, but it must be at least 1"),
+        ("--degree 2", "--strategy multi_worker_mirrored doesn't support --degree (supported by model_parallel)"),
         (
             "--strategy=parameter_server --bytes-per-pack 5",
-            "--bytes-per-pack is for model_parallel, multi_worker_mirrored, not for --strategy parameter_server",
+            "--strategy parameter_server doesn't support --bytes-per-pack"
+            " (supported by model_parallel, multi_worker_mirrored)",
         ),
     ],
 )

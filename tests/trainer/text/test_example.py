@@ -49,7 +49,7 @@ def test_a_sample_that_is_shorter_than_the_context_ends_the_replica_in_one_sente
     for split in ("train", "heldout"):
         write([Sample(np.zeros(30, np.uint8))] * 8, tmp_path / "shards", split, shard_count=1)
     done = run(tmp_path, "--data", "shards")
-    assert "--context is 32, but must be less than a sample's 30 bytes" in done.stdout
+    assert "--context is 32, but it must be less than a sample's 30 bytes" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode == 1
 

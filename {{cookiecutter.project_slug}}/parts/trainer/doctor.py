@@ -1,7 +1,7 @@
 """Checks a replica's machine before training, and prints one line per check (python -m trainer.doctor).
 
-Each line begins with ok, skipped, warning, or error. Each error also suggests a fix. If there is an error,
-the exit code is 1. The doctor doesn't require a framework, a GPU, or a job.
+Each line begins with `ok`, `skipped`, `warning`, or `error`. Each error also suggests a fix. If there is an error, the
+exit code is 1. The doctor doesn't require a framework, a GPU, or a job.
 """
 
 import contextlib
@@ -169,7 +169,7 @@ def cuda(_: Replica) -> Findings:
     if not installed:
         yield SKIPPED, "driver, because this machine has none"
     elif not version:  # some of Google's images contain CUDA without wheels
-        yield WARNING, f"driver: {installed}, but the image lacks a CUDA wheel, so training might use CPUs; add one"
+        yield WARNING, f"driver: {installed}, but the image lacks a CUDA wheel, so training might use CPUs; install one"
     elif driver.is_too_old(installed, version):
         yield FAULT, f"driver: {driver.why_no_gpu(version, installed)}"
     else:

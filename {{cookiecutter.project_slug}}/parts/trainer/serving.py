@@ -72,7 +72,7 @@ def from_env(argv: Sequence[str], environ: Mapping[str, str]) -> Container:
         )
     port, in_cloud = environ.get("AIP_HTTP_PORT", "8080"), not storage.from_env(environ).emulated
     if not port.isdecimal():
-        raise TrainerError(f'AIP_HTTP_PORT is "{port}", but must be a port number')
+        raise TrainerError(f'AIP_HTTP_PORT is "{port}", but it must be a port number')
     return Container(
         model,
         int(port),
@@ -113,7 +113,7 @@ def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
         return 400, {"error": f"the request isn't valid; {FORM} of the same shape and of type {model.dtype}"}
     if not fits(inputs.shape, model.shape):
         shape = str(model.shape).replace("None", "any")
-        return 400, {"error": f"the instances have the shape {inputs.shape}, but must have the shape {shape}"}
+        return 400, {"error": f"the instances have the shape {inputs.shape}, but they must have the shape {shape}"}
     try:
         predictions = model.answer(inputs)
         if not np.isfinite(predictions).all():  # JSON can't represent these values
@@ -127,7 +127,7 @@ def respond(model: Exported, body: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Return whether `shape` matches `wanted`. None in `wanted` matches any size."""
+    """Return whether `shape` matches `wanted`. A `None` value in `wanted` matches any size."""
     return len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
 
 

@@ -23,7 +23,7 @@ class Background:
         """Wait for the task, even if the block raises an exception, because the task won't be run again.
 
         If both the block and the task fail, the task's TrainerError takes precedence. For example, an error about a
-        full disk explains more than one about a lost peer, which may be only a consequence.
+        full disk explains more than one about a lost peer, which might be only a consequence.
         """
         try:
             self.wait()
@@ -39,7 +39,7 @@ class Background:
         self._work = self._thread.submit(work)
 
     def check(self) -> None:
-        """If the task has failed, raise its exception. If it is still running, return immediately."""
+        """If the task has failed, raise its exception. If the task is still running, return immediately."""
         if self._work and self._work.done():
             self.wait()
 

@@ -1,14 +1,14 @@
 """Commits folders atomically. A folder is complete only if its files match its commit marker.
 
-The commit marker lists the size and checksum of every file in the folder, and is written last. Object stores can't
+The commit marker records the size and checksum of every file in the folder, and is written last. Object stores can't
 rename a folder atomically, not even through a mount under /gcs. Therefore, a single small file determines whether a
 folder is complete.
 
 File sizes are compared whenever folders are listed. Comparing checksums requires reading every byte. Therefore,
 `why_corrupt` compares checksums only before a folder's contents are used for training, scoring, or export. The
-checksums use CRC-32, which detects accidental corruption but not forgery. The standard library doesn't contain a faster
-checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256 processes 1.8 GB/s, and BLAKE2b processes 1 GB/s (measured
-in November 2026).
+checksums use CRC-32, which detects accidental corruption but not forgery. Python's standard library doesn't provide a
+faster checksum. On one core, CRC-32 processes 4 to 6 GB/s, SHA-256 processes 1.8 GB/s, and BLAKE2b processes 1 GB/s
+(measured in November 2026).
 """
 
 import contextlib
@@ -147,7 +147,7 @@ def prune(root: Path, keep: int) -> None:
 def spared(root: Path) -> set[Path]:
     """Return the folders that `prune` never removes.
 
-    A JSON file in `root` specifies the step of each of these folders. Example: {"step": 40}.
+    For each of these folders, a JSON file in `root` specifies the step. Example: {"step": 40}.
     """
     found = set()
     for file in root.glob("*.json"):

@@ -124,6 +124,6 @@ def bound(node: Node) -> socket.socket:
 def address(node: Node, family: socket.AddressFamily) -> Any:
     """Return a replica's IP address and port.
 
-    Resolve the hostname only once, because the name server may be slow after the replica has exited.
+    Resolve the hostname only once, because the name server might be slow after the replica has exited.
     """
     return socket.getaddrinfo(node.host, node.port, family, socket.SOCK_DGRAM)[0][4]

@@ -39,7 +39,7 @@ class RollcallError(PeerError):
 def patience(*, emulated: bool) -> float:
     """Return the number of seconds that replicas wait for each other.
 
-    On Vertex AI, replicas wait longer, because some may start late.
+    On Vertex AI, replicas wait longer, because some might start late.
     """
     return 60.0 if emulated else 600.0
 
@@ -95,7 +95,7 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
 def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message for each value that differs between a training replica and the chief.
 
-    Flags that a replica's strategy doesn't have are skipped, because the difference in --strategy is reported.
+    Flags that a replica's strategy doesn't have are skipped, because the difference in --strategy is already reported.
     """
     others = {node.name: of_others.get(node.name) for node in cluster.nodes[1:]}
     known = {name: other for name, other in others.items() if other and isinstance(other, dict)}
@@ -169,7 +169,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 def interface(node: Node) -> tuple[str, socket.AddressFamily]:
     """Return the host and the address family on which a replica listens.
 
-    On a cluster, replicas listen on all interfaces, because a machine may resolve its own name to 127.0.1.1.
+    On a cluster, replicas listen on all interfaces, because a machine might resolve its own name to 127.0.1.1.
     """
     host = node.host if node.is_local else ""
     return host, socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -186,7 +186,7 @@ def listen(node: Node) -> socket.socket:
 
 
 def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """Check in with the chief as a worker and return its response."""
+    """As a worker, check in with the chief and return the chief's response."""
     message = {"name": cluster.name, "nodes": [node.address for node in everyone], "facts": dict(facts)}
     deadline = time.monotonic() + timeout
     problem = f"{cluster.chief.name}, the chief, isn't reachable at {cluster.chief.address}"

@@ -82,7 +82,7 @@ class Cluster:
     def process(self, rank: int, size: int) -> str:
         """Return a name for the process with this rank.
 
-        The name contains the replica and, if the replica runs several processes, the local rank.
+        The name contains the replica's name and, if the replica runs several processes, the local rank.
         """
         each, name = size // len(self.nodes), self.node(rank, size).name
         return name if each <= 1 else f"process {rank % each} of {name}"
@@ -107,7 +107,7 @@ class Cluster:
 
 
 def from_env(environ: Mapping[str, str]) -> Cluster:
-    """Read CLUSTER_SPEC or TF_CONFIG. If neither is set (as under a debugger), return a cluster of one replica.
+    """Read CLUSTER_SPEC or TF_CONFIG. If neither variable is set (as in a debugger), return a cluster of one replica.
 
     Raises:
         ClusterError: If the variable is set but malformed.
@@ -149,7 +149,7 @@ def _cluster(spec: Any, pool_of: Mapping[str, str]) -> Cluster:
 def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, tuple[Node, ...]]:
     """Map each worker pool to its replicas.
 
-    The function ignores keys that aren't pools, because Vertex AI may add keys in the future.
+    The function ignores keys that aren't pools, because Vertex AI might add keys in the future.
     """
     pools: dict[str, tuple[Node, ...]] = dict.fromkeys(POOLS, ())
     seen = set[str]()
@@ -161,7 +161,7 @@ def _pools(cluster: Mapping[str, Any], pool_of: Mapping[str, str]) -> dict[str, 
             is_address = port is not None and 0 < int(port[1]) < 2**16
             _require(f"cluster.{role}[{index}]", address, is_address, 'host:port, as in "host:2222"')
             if address in seen:
-                raise ClusterError(f"cluster lists {address} twice; expected a different address for each replica")
+                raise ClusterError(f"cluster contains {address} twice; expected a different address for each replica")
             seen.add(address)
             pools[pool] += (Node(f"{pool}-{index}", address),)
     return pools

@@ -52,9 +52,9 @@ def took(step: int) -> None:
 def ask(replica: str) -> str:
     """Print the Python stack of the first child process that hangs.
 
-    The return value begins with the number of steps that the child has finished, in WIDTH characters. Text such as
-    `decode (trainer/data.py:71): no progress for 41 s, since step 30` follows. If all child processes wait for other
-    replicas, return an empty string.
+    The return value begins with the number of steps that the child has finished, in WIDTH characters. The number is
+    followed by text such as `decode (trainer/data.py:71): no progress for 41 s, since step 30`. If all child processes
+    are waiting for other replicas, return an empty string.
     """
     records = [*_asked()]
     time.sleep(ANSWER_SECONDS)
@@ -85,9 +85,9 @@ def _asked() -> Iterator[tuple[Path, float]]:
 
 
 def place(threads: Sequence[str]) -> str:
-    """Return where in the code a process hangs. If the process waits for its peers, return an empty string.
+    """Return where in the code a process hangs. If the process is waiting for its peers, return an empty string.
 
-    If the main thread waits for another thread, return where in the code that thread hangs.
+    If the main thread is waiting for another thread, return where in the code that thread hangs.
 
     Args:
         threads: the stacks of the process's threads. The main thread's stack is the last item.

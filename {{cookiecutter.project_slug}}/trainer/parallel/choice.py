@@ -60,4 +60,4 @@ def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
         if names & known:
             continue
         if takers := [other for other in flags.strategies() if names & {*own_flags(load(other))}]:
-            yield f"{word} is for {', '.join(takers)}, not for --strategy {strategy.name}"
+            yield f"--strategy {strategy.name} doesn't support {word} (supported by {', '.join(takers)})"

@@ -1,4 +1,4 @@
-"""Formats reports, and writes them as log lines and to the metric file of a tuning trial."""
+"""Formats reports, and writes them to the log and to the metric file of a tuning trial."""
 
 import json
 import math

@@ -53,7 +53,7 @@ def process_start() -> float:
 
 @dataclass
 class Clock:
-    """A clock that measures the phases of a run. Another process on the same machine can continue the clock."""
+    """A clock that times the phases of a run. Another process on the same machine can continue the clock."""
 
     last: float = field(default_factory=time.monotonic)  # all time up to this moment is counted
     current: str = START
@@ -117,7 +117,7 @@ class Slowest:
         self._names, self._reports = names, deque[Sequence[float]](maxlen=COMPARED)
 
     def values(self, seconds: Sequence[float]) -> Values:
-        """Map the slowest process to its computation time, divided by the median of the other processes.
+        """Map the slowest process to its computation time, divided by the other processes' median.
 
         If no process is slow, return an empty dictionary.
         """

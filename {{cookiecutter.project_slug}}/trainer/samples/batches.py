@@ -1,4 +1,4 @@
-"""Makes batches in one global order, for any number of processes.
+"""Makes batches in one global order, regardless of the number of processes.
 
 Only the seed determines the order of the training samples. If there are w processes, process r uses the samples r,
 r + w, r + 2w, and so on of every global batch. Therefore, a run uses the same batches on 1 machine and on 100 machines.
@@ -54,7 +54,7 @@ class Data:
         return self.heldout.batch([0], self._config)
 
     def training(self, start: int, rank: int, size: int) -> Iterator[Batch]:
-        """Yield one process's slice of the global batch for each step from `start` on."""
+        """Yield one process's slice of the global batch for each step from `start` onward."""
         return train_batches(self.train, self._config, start=start, rank=rank, world_size=size)
 
     def evaluation(self, rank: int, size: int, micro_batches: int = 1) -> Iterator[Masked]:
@@ -83,7 +83,7 @@ def per_step(config: Config, example: Batch) -> dict[str, int]:
 
 
 def order(count: int, config: Config) -> Any:
-    """Map each position in the run to a sample index. Each pass over all samples has a different order."""
+    """Map each position in the run to a sample index. Each pass over the samples uses a different order."""
     return grain.MapDataset.range(count).shuffle(seed=config.seed).repeat()
 
 
@@ -96,12 +96,12 @@ def require_samples(config: Config, world_size: int) -> None:
     """Raise TrainerError if the global batch is smaller than the world size."""
     if config.global_batch < world_size:
         raise TrainerError(
-            f"--global-batch is {config.global_batch}, but must be at least one sample per process ({world_size})"
+            f"--global-batch is {config.global_batch}, but each of the {world_size} processes needs at least one sample"
         )
 
 
 def train_batches(dataset: Dataset, config: Config, *, start: int, rank: int, world_size: int) -> Iterator[Batch]:
-    """Yield this process's slice of the global batch for each step from `start` on.
+    """Yield this process's slice of the global batch for each step from `start` onward.
 
     If the global batch isn't divisible by the world size, some slices contain one more sample than others.
 
@@ -136,7 +136,7 @@ def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> I
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use. macOS doesn't restrict a process to some cores."""
+    """Return the number of cores that this process may use. macOS doesn't restrict a process to specific cores."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -161,9 +161,9 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
 
 
 def micro_batches(batch: Batch, count: int) -> list[Batch]:
-    """Split a batch into at most `count` consecutive parts of nearly equal size.
+    """Split a batch into at most `count` consecutive micro-batches of nearly equal size.
 
-    Each part contains at least one sample.
+    Each micro-batch contains at least one sample.
     """
     size = batch.inputs.shape[0]
     count = min(count, size)

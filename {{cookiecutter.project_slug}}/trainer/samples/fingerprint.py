@@ -40,7 +40,7 @@ class Fingerprint:
 
     @property
     def digest(self) -> list[int]:
-        """The sample count, shard count, and checksum of the training data, and then those of the held-out data."""
+        """The sample count, shard count, and checksum of the training data, followed by those of the held-out data."""
         splits = [*self.train.items()], [*self.heldout.items()]
         tables = (
             (sum(records for _, (_, records, *_) in split), len(split), zlib.crc32(json.dumps(split).encode()))

@@ -1,1 +1,1 @@
-"""Implements Vertex AI's contract with a container: folders, outputs, log lines, exit codes, and reducers."""
+"""Implements the contract between Vertex AI and a container: folders, outputs, log lines, exit codes, and reducers."""

@@ -24,7 +24,7 @@ def versions(cuda: str, nccl: str) -> str:
 
 
 def wheel(name: str) -> str:
-    """Return the version of an NVIDIA wheel, whose name may end with a CUDA version.
+    """Return the version of an NVIDIA wheel, whose name can end with a CUDA version.
 
     If the wheel isn't installed, return an empty string.
     """

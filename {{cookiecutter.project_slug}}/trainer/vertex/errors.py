@@ -43,14 +43,14 @@ class LostPeerError(PeerError):
 
 
 class EndedEarlyError(TrainerError):
-    """The error for a training process that exited with code 0 too early.
+    """The error for a training process that exited prematurely with code 0.
 
     Vertex AI would treat the exit as a success.
     """
 
     def __init__(self, replica: str) -> None:
         super().__init__(
-            f"{replica}: a training process exited with code 0 before the training was complete; look for a call to"
+            f"{replica}: a training process exited with code 0 before training was complete; look for a call to"
             " exit, sys.exit, or os._exit"
         )
 

@@ -5,16 +5,16 @@ launcher/docs/events.md describes.
 
     JOB.json  The claim: {"since": "2026-11-27T08:31:02+00:00", "job": JOB, "host": HOST, "lock": "BOOT ID:DEVICE"}.
               The writer locks this file with `flock`. If the file system doesn't support locks, "lock" is empty.
-    JOB.12    An empty file that marks the twelfth renewal. Every 10 s, a new file replaces the previous file.
+    JOB.12    An empty file that marks the twelfth renewal. Every 10 s, a new file replaces the previous one.
 
 A writer is alive while it holds its lock. A reader on the same machine sees the lock immediately. If a writer started
 before its host's last boot and hasn't renewed its lease since then, it is dead. In all other cases, a reader watches
 the writer for 60 s. If the writer renews its lease during this time, it is alive. The clocks of two machines are never
-compared. Each renewal creates a file with a new name, because a mounted bucket lists new names immediately. The
-contents and times of files may come from a cache that is up to 60 s old. Operations on a bucket aren't atomic.
-Therefore, each writer first writes its claim, then waits until other machines see the claim, and then looks for other
-claims (Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If no writer has,
-the folder goes to the one with the oldest claim.
+compared. Each renewal creates a file with a new name, because a mounted bucket lists new names immediately. File
+contents and timestamps might come from a cache that is up to 60 s old. Operations on a bucket aren't atomic. Therefore,
+each writer first writes its claim, then waits until other machines see the claim, and then looks for other claims
+(Lamport's bakery algorithm). The folder goes to the writer that has already renewed its lease. If no writer has renewed
+its lease, the folder goes to the one with the oldest claim.
 Source: Cloud Storage FUSE documentation, "Caching" and "Limitations and differences from POSIX", 2026.
 """
 
@@ -107,7 +107,7 @@ class Lease:
         self._thread.start()
 
     def close(self) -> None:
-        """Give up the lease and remove its files. Don't call this function from the renewal thread."""
+        """Release the lease and remove its files. Don't call this function from the renewal thread."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(LEAVE_SECONDS)
@@ -235,6 +235,6 @@ def _in_use(folder: Path, claim: Claim, renewals: int) -> TrainerError:
         seconds = time.time() - (folder / f"{claim.job}.{renewals or 'json'}").stat().st_mtime
     since = claim.since[:16].replace("T", " ")
     return TrainerError(
-        f"{folder.parent} is in use by job {claim.job} on {claim.host} since {since} UTC (renewed {max(seconds, 0):.0f}"
-        " s ago); choose another output folder, or wait until that job ends"
+        f"{folder.parent} has been in use by job {claim.job} on {claim.host} since {since} UTC (renewed"
+        f" {max(seconds, 0):.0f} s ago); choose another output folder, or wait until that job ends"
     )

@@ -30,7 +30,7 @@ def say(message: str, severity: str = "INFO", /, **fields: Any) -> None:
 def say_last(message: str, severity: str = "INFO") -> None:
     """Print one sentence from a signal handler that ends this process.
 
-    This function bypasses sys.stdout. The signal may have interrupted a write to the buffer of sys.stdout, and such
+    This function bypasses sys.stdout. The signal might have interrupted a write to the buffer of sys.stdout, and such
     writes aren't reentrant.
     """
     line = f"{message}\n" if sys.stdout.isatty() else _json_line(message, severity)

@@ -58,7 +58,7 @@ CAUSES = {
     r"Loaded coll(?:net)? plugin": NOT_CONNECTED,
     r"Failed to find ncclCollNetPlugin_v": ("this NCCL version doesn't support the CollNet part of the plug-in", CHECK),
     # NCCL 2.28 and later don't log anything else about it.
-    r"Loaded net plugin": ("NCCL has loaded the plug-in's network part, but not the CollNet part for reducers", CHECK),
+    r"Loaded net plugin": ("NCCL has loaded the plug-in's network part, but not its CollNet part for reducers", CHECK),
     r"External network plugin \S+ is unsupported|Failed to find ncclNetPlugin_v": (
         "NCCL doesn't support any version of the plug-in",
         CHECK,
@@ -124,7 +124,7 @@ def end_log(environ: Mapping[str, str]) -> None:
 
 
 def _is_ours(environ: Mapping[str, str]) -> bool:
-    """Return whether NCCL logs with the settings of `watch`. With less detail, active reducers would appear idle."""
+    """Return whether NCCL logs with the settings from `watch`. With less detail, active reducers would appear idle."""
     return LOGS.items() <= environ.items()
 
 
@@ -179,4 +179,4 @@ def judge(chief: Log, reducers: int, ranks: int = 0, connected: int | None = Non
     else:
         why = f"{f'{by}, but ' if connected else ''}NCCL prefers {chief.way}"
         cure = "remove pool 2, or use a larger model or larger machines"
-    return Use(False, f"{reducers} reducers are paid for but not used: {why}; {cure}")
+    return Use(False, f"{reducers} reducers are billed but not used: {why}; {cure}")

@@ -61,7 +61,7 @@ def in_bucket(folder: Path) -> bool:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copy the contents of all files in `source`, but not their modes and times, which buckets don't store."""
+    """Copy the contents of all files in `source`, but not their modes and timestamps, which buckets don't store."""
     for path in sorted(source.rglob("*")):
         if path.is_file():
             copy = target / path.relative_to(source)

@@ -95,7 +95,7 @@ class Dispensable:
 
 
 def _probe(storage: Storage, path: Path) -> Path:
-    """Write a probe file to `path` or to the nearest existing parent folder. Return the folder of the probe file."""
+    """Write a probe file to `path` or to the nearest existing parent folder. Return the probe file's folder."""
     places = [path, *path.parents]
     if not storage.emulated and path.is_relative_to(storage.mount):
         # If no bucket is mounted, root could create its folder, and all outputs would be lost with the machine.

@@ -90,7 +90,7 @@ class Collection:
         return self._store.update(name, **changed, etag=self._store.new_id())
 
     def page(self, call: Call, resources: Sequence[Resource]) -> Resource:
-        """Return one page of a resource list, as selected by the call's parameters."""
+        """Return the page of a resource list that the call's parameters select."""
         shown, token = filters.page(resources, fields(self.message) | {*self.hidden}, **call.query)
         key = f"{field_of(self.message).removesuffix('s')}s"
         return {key: self._shown(call, shown)} | ({"nextPageToken": token} if token else {})
@@ -129,7 +129,7 @@ class Collection:
 
 
 class Records(Collection):
-    """Resources that clients can freely create, change, and delete, such as metadata and TensorBoards."""
+    """Resources, such as metadata and TensorBoard instances, that clients can freely create, change, and delete."""
 
     verbs = ("GET", "POST", "PATCH", "DELETE")
     # Etags aren't compared, because the SDK retries a rejected update only over gRPC.

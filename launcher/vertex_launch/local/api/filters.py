@@ -27,7 +27,7 @@ LAST = "~"  # sorts after every time
 
 
 class Filter(NamedTuple):
-    """A parsed filter, with its predicate and its bounds on `timestamp` as UTC times in the API's format."""
+    """A parsed filter: its predicate, and its `timestamp` bounds as UTC times in the API's format."""
 
     matches: Predicate
     since: str = ""
@@ -66,7 +66,7 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str, str]] = {
 def page(resources: Sequence[Resource], fields: Container[str], /, **query: str) -> tuple[list[Resource], str]:
     """Return one page of a list, and the token for the next page. For the last page, the token is "".
 
-    A client can filter and order by `fields`, which are in camelCase. `query` contains the call's parameters. Raises
+    Clients can filter and sort by `fields`, which are in camelCase. `query` contains the call's parameters. Raises
     ApiError INVALID_ARGUMENT if a parameter isn't valid.
     """
     matches = predicate(query.get("filter", ""), fields)

@@ -78,9 +78,9 @@ class Call:
             parsed = jsons.loads(self.body or b"{}")
             json.dumps(parsed, ensure_ascii=False).encode()  # rejects lone surrogates, which protobuf can't encode
         except ValueError as error:
-            raise ApiError("INVALID_ARGUMENT", f"the body isn't JSON: {error}; correct the body") from None
+            raise ApiError("INVALID_ARGUMENT", f"the body isn't JSON: {error}; send valid JSON") from None
         if not isinstance(parsed, dict):
-            raise ApiError("INVALID_ARGUMENT", "the body isn't a JSON object; send a JSON object")
+            raise ApiError("INVALID_ARGUMENT", "the body must be a JSON object")
         return parsed
 
 

@@ -1,6 +1,6 @@
 """Long-running operations.
 
-An operation is already done when a client receives it. Therefore, an operation only stores a response.
+An operation is already done when a client receives it. Therefore, an operation stores only a response.
 
 Source: googleapis, google/longrunning/operations.proto.
 """
@@ -62,7 +62,7 @@ class Operations:
     def get(self, name: str) -> Resource:
         """Return an operation. Raises ApiError NOT_FOUND if the operation doesn't exist.
 
-        `name` can consist of only the location and the operation ID, as in gcloud's requests.
+        `name` can contain only the location and the operation ID, as in gcloud's requests.
         """
         above, _, id = name.rpartition("operations/")
         for operation in [*self._done]:

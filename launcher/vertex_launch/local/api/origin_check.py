@@ -1,8 +1,8 @@
 """Rejects requests from web pages, because the server runs any command that a request contains.
 
 Any page that is open in a browser can send requests to the server. However, a page can't forge the Host header, send
-data without an Origin header, or send JSON to a different site without a preflight request. A request whose Host header
-contains a Google host comes from a replica's proxy, because a browser would connect directly to Google.
+data without an Origin header, or send JSON to a different site without a preflight request. If the Host header
+contains a Google host, the request comes from a replica's proxy, not a browser. Browsers connect directly to Google.
 Source: Fetch standard, 2026, "CORS protocol" and "forbidden request-header".
 """
 
@@ -44,6 +44,6 @@ def fault_of(scope: Scope) -> str:
 def in_parts(scope: Scope) -> bool:
     """Return whether a request belongs to an XML API multipart upload.
 
-    Clients send such requests to any allowed host.
+    Clients send multipart uploads to any allowed host.
     """
     return re.search(rb"(^|&)upload(s|Id)([=&]|$)", scope["query_string"]) is not None

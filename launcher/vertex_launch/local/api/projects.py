@@ -31,7 +31,7 @@ class Projects:
         self._own = own
 
     def by_id(self, text: str) -> str:
-        """Replace project numbers with project IDs in the resource names that a text contains.
+        """Replace project numbers with project IDs in all resource names in a text.
 
         Keep the numbers of unknown projects.
         """

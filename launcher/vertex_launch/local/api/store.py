@@ -214,14 +214,14 @@ def _locked(folder: Path, endpoint: str) -> IO[str]:
         opened = private_file(folder / LOCK, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     except OSError as error:
         raise FaultError(
-            f"{folder}: not writable ({error.strerror}); use --state-dir to specify another folder"
+            f"{folder}: the folder isn't writable ({error.strerror}); use --state-dir to specify another folder"
         ) from None
     file = os.fdopen(opened, "a+", encoding="utf-8")
     if locked_elsewhere(file, fcntl.LOCK_EX):
         file.close()
         process, holder = _holder(folder)
         who, cure = (f"the local Vertex at {holder}", "stop it") if holder else ("another command", "wait for it")
-        fault = f"{who} (process {process}) uses this folder; {cure}, or use --state-dir to specify another folder"
+        fault = f"{who} (process {process}) is using this folder; {cure}, or use --state-dir to specify another folder"
         raise FaultError(f"{folder}: {fault}")
     file.truncate(0)
     file.write(f"{os.getpid()} {endpoint}")

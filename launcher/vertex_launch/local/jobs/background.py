@@ -99,7 +99,7 @@ class BackgroundTasks(Collection, ABC, Generic[Task]):
     def delete(self, name: str) -> None:
         """Delete a task's resource.
 
-        Raises ApiError NOT_FOUND if the task doesn't exist, and FAILED_PRECONDITION if the task hasn't ended.
+        Raises ApiError NOT_FOUND if the task doesn't exist, and FAILED_PRECONDITION if it hasn't ended.
         """
         with self._lock:
             state = self._store.get(name)["state"]

@@ -106,7 +106,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         """
         with self._lock:
             if self._is_of_a_run(name):
-                raise ApiError("FAILED_PRECONDITION", f"the `run` command started {name}; stop the `run` command")
+                raise ApiError("FAILED_PRECONDITION", f"the `run` command started {name}; stop that command")
             super().cancel(name, why)
 
     def disturb(self, name: str, action: Action, replica: str, seconds: float) -> None:
@@ -143,11 +143,11 @@ class Jobs(BackgroundTasks[_Ticket]):
         return ticket.execution.statuses if ticket and ticket.execution else ()
 
     def findings(self, parent: str, job: Job, place: str) -> list[Finding]:
-        """Return a job's errors, with `place` prefixed to each error's location.
+        """Return a job's errors, with `place` prepended to each error's location.
 
-        The errors come from missing local resources and from applying the rules of `vertex-launch check` to the
-        request's project and region. Local resources include experiments, TensorBoards, persistent resources, and the
-        mlflow package. Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
+        The errors report missing local resources and violations of the `vertex-launch check` rules for the
+        request's project and region. Local resources include experiments, TensorBoard instances, persistent resources,
+        and the mlflow package. Raises ApiError RESOURCE_EXHAUSTED if the job can never run on this machine.
         """
         self.require_capacity(size(job), "job")
         found = [one for one in rules.findings(job, self._at(parent).settings) if one.severity == "error"]
@@ -287,7 +287,7 @@ class Jobs(BackgroundTasks[_Ticket]):
         return replace(self._context, settings=replace(self._context.settings, project=project, region=region))
 
     def _curves(self, ticket: _Ticket) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that copies a job's curves to its TensorBoard, if any."""
+        """Return a context manager that copies a job's curves to its TensorBoard instance, if any."""
         output = output_folder(ticket.job, self._context.state_dir)
         if not (output and ticket.job.spec.tensorboard):
             return contextlib.nullcontext()
@@ -335,7 +335,7 @@ class Jobs(BackgroundTasks[_Ticket]):
 def _taken(room: Machines, needs: Machines) -> bool:
     """Reserve machines, and return whether enough were available.
 
-    If too few were available, all later jobs that need the same capacity also wait.
+    If too few are available, all later jobs that need the same capacity also wait.
     """
     room.subtract(needs)
     return all(room[stock] >= 0 for stock in needs)

@@ -1,6 +1,6 @@
-"""Connects jobs to experiments and TensorBoards: finds missing resources, creates runs, and copies curves.
+"""Connects jobs to experiments and TensorBoard instances: finds missing resources, creates runs, and copies curves.
 
-While a job writes event files, the local Vertex copies their scalars to runs in the job's TensorBoard.
+While a job writes event files, the local Vertex copies their scalars to runs in the job's TensorBoard instance.
 Source: Vertex AI documentation, "Use Vertex AI TensorBoard with custom training", mid-2026; google-cloud-aiplatform
 2.7.0, jobs.py, the "autologging" extra, metadata/experiment_run_resource.py, and tensorboard/uploader.py (run names).
 """
@@ -44,14 +44,14 @@ NOT_IN_AN_ID = re.compile("[^a-zA-Z0-9-]")
 
 
 def findings(store: Store, job: Job) -> Findings:
-    """Yield a finding for each missing experiment, experiment run, TensorBoard, or package that a job requires."""
+    """Yield a finding for each missing experiment, run, TensorBoard instance, or package that a job requires."""
     spec = job.spec
     named = {
         "experiment": (spec.experiment, "create the experiment with aiplatform.init(experiment=...)"),
         "experimentRun": (spec.experiment_run, "create the run with aiplatform.start_run, or remove the field"),
         "tensorboard": (
             spec.tensorboard,
-            "create a TensorBoard with aiplatform.Tensorboard.create, or remove the field",
+            "create a TensorBoard instance with aiplatform.Tensorboard.create, or remove the field",
         ),
     }
     for place, (name, cure) in named.items():
@@ -111,9 +111,9 @@ class Curves:
         self._files: dict[Path, _EventFile] = {}
 
     def follow(self) -> None:
-        """Add new points from the event files to the TensorBoard.
+        """Add new points from the event files to the TensorBoard instance.
 
-        Skip unreadable files. If the TensorBoard was deleted, don't add points.
+        Skip unreadable files. If the TensorBoard instance was deleted, don't add points.
         """
         with contextlib.suppress(ApiError, OSError):
             for path in sorted(filter(Path.is_file, self._folder.rglob("*tfevents*"))):
@@ -157,7 +157,7 @@ def _experiment(board: str, job: str) -> str:
 
 
 class _EventFile:
-    """An event file that a program might still be writing."""
+    """An event file that a program might still be writing to."""
 
     def __init__(self, path: Path) -> None:
         # This import is lazy because it imports most of TensorBoard.

@@ -127,7 +127,7 @@ def write_entries(store: Store, request: Mapping[str, Any]) -> Resource:
 
 
 def _written(path: Path, projects: Sequence[str]) -> Iterator[Entry]:
-    """Yield the entries that clients stored for these projects, in any order."""
+    """Yield the entries that clients stored for these projects, in no particular order."""
     with contextlib.suppress(FileNotFoundError):
         for _, line in journal.lines(path, 0, sys.maxsize):
             with contextlib.suppress(ValueError):  # the line isn't complete yet

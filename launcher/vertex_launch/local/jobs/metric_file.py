@@ -25,7 +25,7 @@ SHOWN, LONGEST = 3, 40  # the maximum numbers of names, and of characters in a n
 
 
 class MetricFile:
-    """A trial's reported measurements of selected metrics. Each line of the metric file is read only once."""
+    """The measurements of selected metrics that a trial reported. Each line of the metric file is read only once."""
 
     def __init__(self, path: Path, ids: Sequence[str]) -> None:
         self.path, self._ids = path, ids

@@ -1,5 +1,6 @@
-"""Manages persistent resources, whose machines keep running. A job starts immediately or waits for free machines.
+"""Manages persistent resources, whose machines keep running between jobs.
 
+A job starts immediately or waits for free machines.
 Source: Vertex AI documentation, "Create", "Reboot", and "Delete a persistent resource", 2026; google-cloud-aiplatform
 2.7.0, types/persistent_resource.py.
 """
@@ -124,7 +125,7 @@ class PersistentResources(Records):
         return resource
 
     def _of_rules(self, parent: str, id: str, message: PersistentResource) -> Findings:
-        """Yield the findings of the job rules about a resource's machines, network, and ID."""
+        """Apply the job rules to a resource's machines, network, and ID, and yield the findings."""
         pools = message.resource_pools
         specs = [WorkerPoolSpec(machine_spec=pool.machine_spec, disk_spec=pool.disk_spec) for pool in pools]
         job = Job(id, id, CustomJobSpec(worker_pool_specs=specs, persistent_resource_id=id, network=message.network))

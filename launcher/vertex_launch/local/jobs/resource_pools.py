@@ -1,7 +1,7 @@
-"""Tracks how many machines jobs use from each stock: the capacity of the service, a region, or a persistent resource.
+"""Tracks how many machines jobs use from each source of capacity: the service, a region, or a persistent resource.
 
-Without a persistent resource, only the number of a job's replicas counts, not their machine types. On a persistent
-resource, each worker pool requires a resource pool with enough machines of the same type, accelerators, and disk.
+Without a persistent resource, only the number of a job's replicas matters, not their machine types. On a persistent
+resource, each worker pool requires a resource pool with enough machines with the same type, accelerators, and disk.
 Source: Vertex AI documentation, "Run serverless training jobs on a persistent resource", 2026.
 """
 
@@ -48,14 +48,14 @@ def needed(job: Job, resource: str) -> Machines:
 def held(resource: Resource) -> Machines:
     """Return the maximum number of machines of each type in a persistent resource.
 
-    If several pools have the same machine type, add up their counts.
+    If several pools have the same machine type, add their machine counts.
     """
     pools = ((machine(pool), most(pool)) for pool in resource["resourcePools"])
     return sum((Machines({(resource["name"], kind): count}) for kind, count in pools), Machines())
 
 
 def needs(parent: str, job: Job, options: Options) -> list[Machines]:
-    """Return the machines that a job needs from each stock.
+    """Return the machines that a job needs from each source of capacity.
 
     If a job uses a persistent resource, it needs machines only from this resource. Otherwise, it counts toward the
     replica limits of its region and of the service.
@@ -74,7 +74,7 @@ def stocks(store: Store, options: Options) -> Machines:
 
 
 def with_use(resource: Resource, used: Machines) -> Resource:
-    """Return a copy of a persistent resource in which each pool specifies its number of machines in use."""
+    """Return a copy of a persistent resource in which each pool reports how many of its machines are in use."""
     left, pools = Machines(used), []
     for pool in resource["resourcePools"]:
         stock = resource["name"], machine(pool)

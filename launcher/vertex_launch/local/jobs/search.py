@@ -208,7 +208,7 @@ def decays_below(curve: Curve, ended: Sequence[Curve]) -> bool:
 
 
 def heads_below(curve: Curve, ended: Sequence[Curve], rule: StudySpec.ConvexAutomatedStoppingSpec) -> bool:
-    """Return whether the line through a trial's last measurements is below the best score at the last step.
+    """Return whether, at the last step, the line through a trial's last measurements is below the best score.
 
     A curve that flattens stays below the line through its last measurements. Vertex AI's regression method isn't
     public.
@@ -258,7 +258,7 @@ def _study(spec: StudySpec, seed: int) -> Any:
 def _suggest(
     draw: Callable[[str, ParameterSpec], Value], parameters: Sequence[ParameterSpec], path: str = ""
 ) -> dict[str, Value]:
-    """Return a value for each parameter and for each conditional parameter that these values activate.
+    """Suggest a value for each parameter and for each conditional parameter that these values activate.
 
     In optuna, a parameter's name is its path in the study, because two branches can contain parameters with the same
     name.
@@ -288,7 +288,7 @@ def _draw(trial: Any, name: str, parameter: ParameterSpec) -> Value:
 
 
 def _undrawn(parameter: ParameterSpec, value: Any) -> Value:
-    """Convert a parameter's value to the one that optuna must draw for it."""
+    """Return the value that optuna must suggest to produce this parameter value."""
     kind = kind_of(parameter)
     if kind == "categorical_value_spec":
         return str(value)

@@ -134,7 +134,7 @@ class Tunings(BackgroundTasks[_Study]):
     def _again(self, study: _Study, shown: Resource) -> _Trial:
         """Return a trial from an earlier run.
 
-        If the trial is worth rerunning, its state is REQUESTED.
+        If the trial should run again, its state is REQUESTED.
         """
         parameters = {pair["parameterId"]: pair["value"] for pair in shown["parameters"]}
         began = moment(shown, "startTime")
@@ -149,7 +149,7 @@ class Tunings(BackgroundTasks[_Study]):
     def _has_no_result(self, study: _Study, trial: _Trial, measurements: list[Measurement]) -> bool:
         """Return whether a trial's job succeeded without a final measurement.
 
-        Such a trial isn't worth rerunning.
+        Such a trial doesn't run again.
         """
         with contextlib.suppress(ApiError):  # its job was deleted
             return self._store.get(trial.job)["state"] == SUCCEEDED and not study.search.final(measurements)

@@ -50,13 +50,13 @@ class DatasetContent:
         return "csv" if self.header else "jsonl"
 
     def column(self, key: str) -> list[str]:
-        """Return all values of a table column. If a row is too short, its value is "".
+        """Return all values of a table column. If a row lacks the column, its value is "".
 
         Raises ApiError if the column doesn't exist.
         """
         if key not in self.header:
             columns = ", ".join(self.header) or "none"
-            raise ApiError("INVALID_ARGUMENT", f'the dataset doesn\'t have column "{key}"; the columns are {columns}')
+            raise ApiError("INVALID_ARGUMENT", f'the dataset doesn\'t have a column "{key}"; its columns are {columns}')
         index = self.header.index(key)
         return [row[index] if index < len(row) else "" for row in self.rows]
 
@@ -152,7 +152,7 @@ def _csv_items(address: str, file: Path, kind: str, schema: str) -> Iterator[Ite
 
 
 def _cells(row: Sequence[str]) -> tuple[Item, list[str]]:
-    """Return a row's ML use as an item field, and its remaining cells.
+    """Return a row's ML use as an item field, and the row's remaining cells.
 
     The first remaining cell is the item's content.
     """

@@ -85,7 +85,7 @@ class Datasets(Collection):
         """Add the items in import files to an image or text dataset. Raises ApiError if a file isn't valid."""
         dataset = self._store.get(name)
         if _kind(dataset) == "tabular":
-            raise ApiError("INVALID_ARGUMENT", "tables can't be imported; specify the files when creating the dataset")
+            raise ApiError("INVALID_ARGUMENT", "tabular datasets don't support imports; list files when creating one")
         metadata = dict(_object(dataset.get("metadata")))
         # Vertex AI copies the items. The local Vertex reads the files again for each export.
         metadata["importConfigs"] = [*metadata.get("importConfigs", ()), *as_json(message).get("importConfigs", ())]
@@ -202,7 +202,7 @@ def _findings(dataset: Resource) -> Findings:
         schemas = ", ".join(f"{kind}_1.0.0.yaml" for kind in KINDS)
         yield Finding("metadataSchemaUri", f"the local Vertex supports only datasets of {schemas}", "use one of these")
     elif _kind(dataset) != "tabular" and metadata:
-        yield Finding("metadata", "is only for tables", "remove this field and import the items")
+        yield Finding("metadata", "applies only to tabular datasets", "remove this field and import the items")
     elif _kind(dataset) == "tabular" and "bigquerySource" in source:
         cure = "export the table to CSV files in a bucket"
         yield Finding("metadata.inputConfig", "BigQuery isn't available locally", cure)

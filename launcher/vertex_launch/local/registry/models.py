@@ -280,7 +280,7 @@ class Evaluations(Collection):
 
 
 class Slices(Collection):
-    """The slices of evaluations. This list is always empty, because only Google's service creates slices."""
+    """The evaluation slices. This list is always empty, because only Google's service creates slices."""
 
     collection, message, verbs = f"{Evaluations.collection}/*/slices", ModelEvaluationSlice, ("GET",)
 

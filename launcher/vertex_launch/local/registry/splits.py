@@ -30,9 +30,11 @@ def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment
     """Return the set that a split assigns to each row or item. Raises ApiError if the split isn't possible."""
     name = next((name for name in (*OF_TABLES, "filterSplit", "fractionSplit") if name in config), "")
     if name in OF_TABLES and not content.header:
-        raise invalid([Finding("inputDataConfig", f"{name} is only for tables", "use fractionSplit or filterSplit")])
+        raise invalid(
+            [Finding("inputDataConfig", f"{name} requires a tabular dataset", "use fractionSplit or filterSplit")]
+        )
     if name == "filterSplit" and content.header:
-        raise invalid([Finding("inputDataConfig", f"{name} is only for image and text datasets", "use fractionSplit")])
+        raise invalid([Finding("inputDataConfig", f"{name} requires an image or text dataset", "use fractionSplit")])
     split = config.get(name, {})
     shares = _fractions(split)
     column = content.column(split.get("key", "")) if name in OF_TABLES else []
@@ -51,7 +53,7 @@ def assignment(content: DatasetContent, config: Mapping[str, Any]) -> Assignment
 
 
 def _fractions(split: Mapping[str, float]) -> Fractions:
-    """Return the sets' fractions, such as `trainingFraction`. Sets without a fraction share the remainder.
+    """Return the sets' fractions, such as `trainingFraction`. Sets without a fraction share the remainder equally.
 
     Raises ApiError INVALID_ARGUMENT if a fraction is negative or the sum of the fractions exceeds 1.
     """
@@ -72,7 +74,7 @@ def _by_fraction(count: int, shares: Fractions) -> Assignment:
 
 
 def _by_time(texts: Sequence[str], shares: Fractions) -> Assignment:
-    """Assign the oldest rows to training and the newest rows to test. Ignore rows without a valid time.
+    """Assign the oldest rows to the training set and the newest to the test set. Ignore rows without a valid time.
 
     Source: Vertex AI documentation, "About data splits for tabular data".
     """
@@ -90,7 +92,7 @@ def _time(text: str) -> datetime | None:
 
 
 def _by_value(values: Iterable[str]) -> Assignment:
-    """Return the values, with None in place of each value that isn't a set name."""
+    """Return the values, and replace each one that isn't a set name with None."""
     return [value if value in SETS else None for value in values]
 
 

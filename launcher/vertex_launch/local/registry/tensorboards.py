@@ -1,4 +1,4 @@
-"""TensorBoards, with their experiments, runs, and time series.
+"""TensorBoard instances, with their experiments, runs, and time series.
 
 The points of a time series are stored as rows of its resource.
 Source: google-cloud-aiplatform 2.7.0, types/tensorboard_service.py and services/tensorboard_service/client.py.
@@ -86,7 +86,7 @@ class _Boards(Records):
         }
 
     def create(self, parent: str, message: Tensorboard, id: str = "") -> Resource:
-        """Create a TensorBoard. Raises ApiError ALREADY_EXISTS if the ID is in use."""
+        """Create a TensorBoard instance. Raises ApiError ALREADY_EXISTS if the ID is in use."""
         name = super().create(parent, message, id)["name"]
         return self._store.update(name, blobStoragePathPrefix=f"{self._bucket}/tensorboards/{id_of(name)}")
 
@@ -140,7 +140,7 @@ class _Runs(Records):
 
 
 class _TimeSeries(Records):
-    """The time series of TensorBoards. The display name of a time series is unique within its run."""
+    """The time series of TensorBoard instances. The display name of a time series is unique within its run."""
 
     collection, message = SERIES, TensorboardTimeSeries
     output_only = (*Records.output_only, "metadata")
@@ -170,7 +170,7 @@ class _TimeSeries(Records):
         return {"timeSeriesData": _data(self._store, name, int(asked), call.query.get("filter", ""))}
 
     def _read_blobs(self, call: Call, name: str) -> Resource:
-        """Return blobs. A client uploads each blob as an object before it writes the blob's ID."""
+        """Return blobs. Clients upload each blob as an object before writing its ID."""
         prefix = self._store.get(name.partition("/experiments/")[0])["blobStoragePathPrefix"]
         blobs = []
         for id in call.query.getlist("blobIds"):
@@ -194,7 +194,7 @@ def _points(store: Store, series: str) -> list[Resource]:
 
 
 def _data(store: Store, series: str, most: int, expression: str = "") -> Resource:
-    """Return a time series with at most `most` points that match a filter. If `most` is -1, return all matching points.
+    """Return a time series with up to `most` points that match a filter. If `most` is -1, return all matching points.
 
     Vertex AI selects random points. The local Vertex selects evenly spaced points, including the last one.
     """

@@ -38,7 +38,7 @@ def processes(numbers: Mapping[str, int]) -> dict[Member, psutil.Process]:
 
 
 def signal_training_process(number: int, order: Signals) -> None:
-    """Signal the process that has used the most CPU time among the descendants of a replica's first process."""
+    """Among the descendants of a replica's first process, signal the one that has used the most CPU time."""
     with contextlib.suppress(psutil.Error, ValueError):  # the process has just exited, or there is no descendant
         max([*processes({"replica": number}).values()][1:], key=_seconds).send_signal(order)
 
@@ -53,9 +53,9 @@ def _seconds(process: psutil.Process) -> float:
 
 
 def connections(members: Iterable[Member]) -> dict[Ends, Member | None]:
-    """Map the addresses of each TCP connection to the process, among these processes, that owns the socket.
+    """Map the addresses of each TCP connection of these processes to the process that owns its socket.
 
-    Map connections on this machine that were closed within the last minute to None.
+    Include connections on this machine that were closed within the last minute, and map them to None.
     """
     owners, found = _sockets(members), dict[Ends, Member | None]()
     for family, ipv4 in IPV4.items():
@@ -75,7 +75,7 @@ def links(found: Mapping[Ends, Member | None]) -> dict[Ends, tuple[Member, Membe
 
 
 def opened() -> tuple[str, ...]:
-    """Return the numbers of TCP connections that this system has opened and accepted. Source: RFC 4022."""
+    """Return how many TCP connections this system has opened and accepted. Source: RFC 4022."""
     with open("/proc/net/snmp", encoding="ascii") as counters:
         names, counts = (line.split() for line in counters if line.startswith("Tcp:"))
     return tuple(count for name, count in zip(names, counts, strict=True) if name in OPENED)

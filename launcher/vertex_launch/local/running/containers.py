@@ -1,4 +1,4 @@
-"""Runs replicas in Docker or Podman containers created from their images.
+"""Runs replicas in Docker or Podman containers that are created from their images.
 
 The containers share this machine's network, so CLUSTER_SPEC contains the same addresses as without containers. In
 each container, the local buckets are mounted at /gcs.
@@ -122,7 +122,7 @@ def contained(
 def _variables(env: Mapping[str, str]) -> Iterator[str]:
     """Yield the `--env` options.
 
-    Most options contain only a variable's name, so process lists don't show the value.
+    Most options contain only the variable's name, so that process lists don't show its value.
     """
     for name, value in env.items():
         if name != GPUS or not value:  # a container numbers its own GPUs from 0
@@ -138,7 +138,7 @@ def _gpus(client: str, indices: str) -> list[str]:
 
 
 def _user(client: str) -> tuple[str, ...]:
-    """Return the Docker options that run a container as the current user so that root doesn't own the files it writes.
+    """Return the Docker options that run a container as the current user, so that root doesn't own its files.
 
     In rootless Docker and in Podman, root in the container already maps to the current user. Podman, even if installed
     as docker, doesn't support this `info` format and returns an error.

@@ -67,7 +67,7 @@ class Ended:
     def lost_a_peer(self) -> bool:
         """True if the exit code, the last event, or the last output blames another replica.
 
-        A match in the last output is only weak evidence, but it's sufficient for sorting the causes.
+        A match in the last output is only weak evidence, but it's sufficient for ranking the causes.
         """
         words = [line for line in self._last_words if not line[:1].isspace()]
         blames = self.code == PEER_LOST or events.BLAMES & self.event.keys()
@@ -112,7 +112,7 @@ def likely_cause_first(ends: Iterable[Ended]) -> tuple[Ended, ...]:
 
     The exits are sorted into four groups, in this order: killed by a signal, failed without losing a peer, exited early
     with code 0, and lost a peer. Each group is sorted by exit time. Among the replicas that lost a peer, the one that
-    most others blame comes first.
+    is blamed most often comes first.
     """
     known = tuple(ends)
     votes = Counter(name for ended in known if ended.lost_a_peer for name in ended.accused)

@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main threa
 class Execution:
     """A running job.
 
-    The `run` method runs the job. Any thread can call the other methods to control the job.
+    The `run` method runs it. Any thread can call the other methods to control it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Execution:
         return tuple(state.status for state in self._states.values())
 
     def run(self) -> Outcome:
-        """Run the job to completion, and return when none of its processes is left."""
+        """Run the job to completion, and return after all its processes have exited."""
         private(self._job.logs)
         try:
             while (ending := self._run_attempt()) is Ending.STARTS_AGAIN:
@@ -234,7 +234,7 @@ class Execution:
             state.start_again()
 
     def _preempted(self, ended: Ended) -> None:
-        """Restart the whole job after a preemption, unless it was preempted too many times."""
+        """Restart the whole job after a preemption, unless it has been preempted too many times."""
         limit = self._policy.preemptions
         if self._preemptions >= limit:
             self._end(Ending.PREEMPTED)
@@ -245,7 +245,7 @@ class Execution:
             self._end(Ending.STARTS_AGAIN)
 
     def _settle(self, seconds: float) -> None:
-        """Schedule the attempt to end in this many seconds, and cancel all planned replica starts."""
+        """End the attempt after `seconds` seconds, and cancel all planned replica starts."""
         self._attempt.settled = min(self._attempt.settled, time.monotonic() + seconds)
         self._attempt.restart_at = math.inf
         for state in self._states.values():
@@ -269,7 +269,7 @@ class Execution:
             self._end(Ending.STARTS_AGAIN)
 
     def _look_for_silence(self, now: float) -> None:
-        """Log what each replica is doing if no replica has printed a line for a long time."""
+        """If no replica has printed a line for a long time, log what each replica is doing."""
         silent = now - self._heard if any(state.process for state in self._states.values()) else 0
         if sentence := self._silence.look(silent, self._numbers()):
             self._log(self._job.replicas[0], sentence)
@@ -300,7 +300,7 @@ class Execution:
                 yield state.replica.name, state.process.tail.lines
 
     def _absent(self) -> Iterator[Ended]:
-        """Yield each training replica that never started, because other replicas might be waiting for it.
+        """Yield each training replica that never started. Other replicas might be waiting for it.
 
         Skip replicas that were about to start.
         """

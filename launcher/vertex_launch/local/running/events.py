@@ -27,7 +27,7 @@ LONGEST = 40  # the maximum number of characters of a metric
 
 @dataclass(frozen=True)
 class Steps:
-    """A run's progress: the numbers of finished and total steps, and a metric such as `train loss 0.1234`.
+    """A run's progress: its finished steps, its total steps, and a metric such as `train loss 0.1234`.
 
     The metric can be "".
     """
@@ -49,9 +49,9 @@ def steps(fields: Fields) -> Steps | None:
 
 
 def last(before: Fields, fields: Fields) -> Fields:
-    """Return the latest event that explains why a replica exits, from a new line or from earlier lines.
+    """Return the latest event, from a new line or an earlier one, that explains a replica's exit.
 
-    If the new line reports progress, the event from earlier lines is discarded.
+    If the new line reports progress, discard the earlier event.
     """
     if FATES.keys() & fields.keys():
         return fields

@@ -101,7 +101,7 @@ def armed(job: Job, replicas: Iterable[Replica], faults: Sequence[Fault]) -> tup
 
 
 def _listening(replica: Replica) -> Replica:
-    """Return the replica with a PYTHONPATH that makes Python handle the signals in IN_PYTHON."""
+    """Return a copy of the replica whose PYTHONPATH makes Python handle the signals in IN_PYTHON."""
     path = filter(None, (str(INJECTED), replica.env.get("PYTHONPATH")))
     return replace(replica, env={**replica.env, "PYTHONPATH": os.pathsep.join(path)})
 
@@ -116,7 +116,7 @@ def step_of(line: str) -> int:
 
 
 def newest_checkpoint(replica: Replica) -> Path | None:
-    """Return the largest file in the newest folder in AIP_CHECKPOINT_DIR, or None if there isn't one."""
+    """Return the largest file in the newest folder in AIP_CHECKPOINT_DIR, or None if there is none."""
     place = replica.env.get("AIP_CHECKPOINT_DIR", "").removeprefix("gs://")
     folders = Path(replica.env["GCS_MOUNT"], place).glob("*/") if place else ()
     newest = max(folders, key=lambda folder: folder.stat().st_mtime, default=None)

@@ -33,8 +33,8 @@ LAUNCHER_PACKAGES = "launcher.pth"  # in a home folder; adds the launcher's user
 def image_environment(environ: Mapping[str, str], state_dir: StateDir, job_id: str) -> dict[str, str]:
     """Return environment variables that replace the image's environment. The launcher's Python comes first on PATH.
 
-    Replicas don't use the user's home folder, because Google's clients, git, and other programs would use credentials
-    from it.
+    Replicas don't use the user's home folder, because Google's clients, git, and other programs would use the
+    credentials in it.
     """
     home = private(state_dir.of_replicas(job_id))
     return {

@@ -41,7 +41,7 @@ class Host:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment variable HOSTNAME, which every container sets.
+        """The HOSTNAME environment variable, which is set in every container.
 
         If the replica doesn't have a hostname, the dictionary is empty.
         """
@@ -103,10 +103,10 @@ def free_addresses(count: int) -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct ports on which no program is listening on any address of this machine.
+    """Return distinct ports that have no listener on any address of this machine.
 
-    A port is reused only after thousands of other ports have been used, because a new job's replicas might not be
-    listening yet.
+    A port is returned again only after thousands of others, because a job's replicas might not be listening on their
+    ports yet.
     """
     ports: list[int] = []
     for port in itertools.islice(_ports(), PORTS_TRIED):
@@ -122,7 +122,7 @@ def free_ports(count: int) -> list[int]:
 
 @functools.cache
 def _ports() -> Iterator[int]:
-    """Return an endless iterator over the replica ports, which repeat in the same random order.
+    """Return an iterator that endlessly repeats the replica ports in the same random order.
 
     The system never uses these ports for outgoing connections, so a restarted replica can use its port again.
     """

@@ -36,7 +36,7 @@ def folders(job: Job, state_dir: StateDir) -> dict[int, dict[str, Path]]:
 def require_mounts(job: Job, isolated: Isolation) -> None:
     """Raise FaultError if the job has NFS mounts but replicas can't mount folders on this system."""
     fault, cure = (
-        "this system doesn't permit processes to mount folders",
+        "processes can't mount folders on this system",
         "run the job with --containers, or use a bucket",
     )
     findings = [Finding(pool.at("nfsMounts"), fault, cure) for pool in job.pools if pool.spec.nfs_mounts]

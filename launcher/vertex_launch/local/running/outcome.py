@@ -1,4 +1,4 @@
-"""Defines a job's phases, the events of one attempt to run the job, and the job's outcome."""
+"""Defines a job's phases, the events of one attempt to run it, and its outcome."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

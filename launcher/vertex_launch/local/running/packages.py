@@ -69,7 +69,7 @@ def variables(environment: Path, env: Variables) -> dict[str, str]:
 
 
 def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
-    """Create an environment that is searched before the folders in `beneath` and the launcher's packages.
+    """Create an environment that Python searches before the folders in `beneath` and the launcher's packages.
 
     Creating an environment takes only milliseconds because its files are symbolic links.
     """
@@ -89,7 +89,7 @@ def create(environment: Path, beneath: Sequence[Path] = ()) -> Path:
 def install(
     place: str, files: Sequence[Path], environment: Path, env: Variables, log: Path, stopping: threading.Event
 ) -> None:
-    """Install packages and their missing dependencies, and append pip's output to the file `log`.
+    """Install packages and their missing dependencies, and append pip's output to the `log` file.
 
     Raises FaultError if pip fails, is stopped, or takes too long. The error message begins with `place`, which is the
     location of the packages in the job file.
@@ -121,8 +121,8 @@ def prepared(
 ) -> list[Replica]:
     """Create a virtual environment for each replica that installs packages. Return all replicas.
 
-    The environments and the file pip.log are created in `folder`. When pip installs packageUris, it uses the shell's
-    pip settings from `environ`. Raises FaultError if a package isn't in its bucket or pip can't install a package.
+    The environments and the pip.log file are created in `folder`. When pip installs packageUris, it uses the shell's
+    pip settings from `environ`. Raises FaultError if a package isn't in its bucket or if pip can't install it.
     Raises FaultError if `stopping` is set, which means that the job is no longer needed.
     """
     folder = folder.absolute()

@@ -1,7 +1,7 @@
 """Prepares a job's replicas to start on this machine. Both the command line and the service use this module.
 
-Several sources can set the same environment variable for a replica. The order of precedence, from highest to lowest,
-is: the service, the job, [env] and `--pass-env`, and this machine.
+Several sources can set the same environment variable for a replica. From highest to lowest precedence, the sources
+are the service, the job, [env] and `--pass-env`, and this machine.
 """
 
 import re

@@ -42,7 +42,7 @@ def open_log(logs: Path, replica: Replica) -> io.RawIOBase:
 def tell(replica: Replica, line: str, log: io.RawIOBase, show: Show, severity: str = STDOUT) -> None:
     """Write a line to the log, and show it.
 
-    Errors, such as a full disk or a closed pipe, never stop the caller.
+    Errors such as a full disk or a closed pipe never stop the caller.
     """
     with contextlib.suppress(OSError):
         log.write(f"{line}\n".encode())
@@ -104,7 +104,7 @@ class Process:
         self._order(b"\0%s\n" % os.fsencode(terminal))
 
     def wait(self, seconds: float) -> None:
-        """Wait at most this many seconds for the process to exit."""
+        """Wait at most `seconds` seconds for the process to exit."""
         self._waiter.join(timeout=seconds)
 
     def let_go(self) -> None:
@@ -112,7 +112,7 @@ class Process:
         self._orders.close()
 
     def close(self) -> None:
-        """Make the shim kill all remaining processes, including detached processes.
+        """Make the shim kill all remaining processes, including detached ones.
 
         If the shim takes too long, kill the processes directly.
         """

@@ -18,7 +18,7 @@ def note(began: float, caches: Path) -> str:
     """
     names = sorted(name for folder in (*FOLDERS, str(caches)) for name in _written(folder, began))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    who = "this job or another program wrote these files while the job ran"
+    who = "this job or another program wrote these files while the job was running"
     why = "This system doesn't support namespaces, so all replicas share these folders, unlike on Vertex AI"
     return f"{', '.join(names[:NAMED])}{more}: {who}. {why}" if names else ""
 

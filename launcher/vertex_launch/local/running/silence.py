@@ -31,7 +31,7 @@ class Silence:
     told: bool = False
 
     def look(self, silent: float, processes: Mapping[str, int]) -> str:
-        """Return a sentence about all replicas if no replica has printed a line for a long time.
+        """If no replica has printed a line for a long time, return a sentence about all replicas.
 
         Otherwise, return "". Return a sentence at most once in each period without output.
 

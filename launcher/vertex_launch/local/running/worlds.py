@@ -1,9 +1,9 @@
 """Finds a job's worlds. A world is a group of replicas whose processes were connected to each other.
 
-Training processes keep their connections open, so regular samples find them. After a connection is opened, samples are
-more frequent for a while. However, a short-lived connection can begin and end between two samples. Linux lists a closed
-connection for one more minute, but doesn't list its owners. Therefore, the launcher doesn't know which replicas used a
-closed connection.
+Training processes keep their connections open, so regular samples find them. After a connection is opened, the launcher
+samples more frequently for a while. However, a short-lived connection can begin and end between two samples. Linux
+lists a closed connection for one more minute, but without its owners. Therefore, the launcher doesn't know which
+replicas used it.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ class Worlds:
             yield f"localhost:{port} connected {listed(sorted(clients), 'and')} to {server}, {ITSELF}"
 
     def _count(self) -> Iterator[str]:
-        """Yield a sentence with the number of processes and worlds, if both numbers are known."""
+        """Yield a sentence with the numbers of processes and worlds if both are known."""
         worlds, sizes = self._worlds(), {self._size(replica) for replica in self.addresses}
         count = f"{len(self.addresses)} replicas"
         if len(sizes) == 1:  # otherwise, some processes, such as Ray's, don't train

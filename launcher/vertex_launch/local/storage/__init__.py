@@ -1,1 +1,1 @@
-"""Cloud Storage's API, implemented with plain folders as buckets."""
+"""The Cloud Storage API, implemented with plain folders as buckets."""

@@ -2,8 +2,8 @@
 
 The JSON file with a bucket's metadata and policy is stored outside the bucket's folder.
 
-The local Vertex doesn't enforce a bucket's metadata or policy. Every caller has all permissions, objects have one
-version, and lifecycle rules are ignored.
+The local Vertex doesn't enforce a bucket's metadata or policy. Every caller has all permissions, each object has only
+one version, and lifecycle rules are ignored.
 Source: Cloud Storage JSON API, "Buckets" and "Policies", 2026.
 """
 
@@ -59,7 +59,7 @@ class BucketMetadata:
         self._update(bucket, lambda kept: new | {key: kept[key] for key in FIXED if key in kept}, _etag(metageneration))
 
     def policy(self, bucket: str) -> Metadata:
-        """Return a bucket's IAM policy. The initial policy doesn't contain bindings."""
+        """Return a bucket's IAM policy. The initial policy contains no bindings."""
         kept = self._read(bucket)
         name = {"kind": "storage#policy", "resourceId": f"projects/_/buckets/{bucket}"}
         return {**name, "version": 1, "bindings": [], **kept.get(POLICY, {}), "etag": _etag(kept["metageneration"])}
@@ -109,7 +109,7 @@ def new(body: Metadata, project: str) -> Metadata:
 
 
 def merged(value: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch to a JSON value. Objects are merged, and a null removes its key. Source: RFC 7396."""
+    """Apply a JSON merge patch to a JSON value. Objects are merged, and null values remove keys. Source: RFC 7396."""
     if not isinstance(patch, Mapping):
         return patch
     old = value if isinstance(value, Mapping) else {}

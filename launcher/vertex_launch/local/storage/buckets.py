@@ -1,7 +1,7 @@
-"""Stores Cloud Storage's buckets and objects as plain folders and files.
+"""Stores Cloud Storage buckets and objects as plain folders and files.
 
 Objects exist only as files. A file that a replica writes is immediately visible as an object, and an uploaded object is
-a file. Therefore, an object has only the properties of a file. The content type of an object depends on its name, and
+stored as a file. Therefore, an object has only the properties of a file. Its content type depends on its name, and
 custom metadata is discarded.
 """
 
@@ -107,7 +107,7 @@ class Buckets:
     def checksums(self, item: Object) -> Checksums | None:
         """Return the object's checksums.
 
-        Return None if the object has changed or was deleted, or if the object is larger than LARGEST_HASHED and wasn't
+        Return None if the object has changed or was deleted, or if it's larger than LARGEST_HASHED and wasn't
         uploaded through the API.
         """
         if item in self._checksums or item.size > LARGEST_HASHED:
@@ -141,7 +141,7 @@ class Buckets:
     def keep(
         self, part: Path, bucket: str, name: str, conditions: Mapping[str, str], sums: Checksums | None = None
     ) -> Object:
-        """Convert a complete hidden file to an object atomically.
+        """Atomically convert a complete hidden file to an object.
 
         Raises ApiError if a precondition isn't met or the name isn't valid.
         """

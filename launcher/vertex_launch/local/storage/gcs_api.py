@@ -184,7 +184,7 @@ class GcsApi:
             raise bad_request("The batch is nested too deeply; send the calls without nesting.") from None
         parts = cast(list[Message], message.get_payload()) if message.is_multipart() else []
         if not 0 < len(parts) <= MOST_CALLS:
-            raise bad_request(f"The body isn't a batch request; send multipart/mixed with 1 to {MOST_CALLS} calls.")
+            raise bad_request(f"The body isn't a batch request; send 1 to {MOST_CALLS} calls as multipart/mixed.")
         answers = [_as_part(part, self._in_batches.answer(_call_in(part, call))) for part in parts]
         body = b"".join(b"--batch\r\n%s\r\n" % answer for answer in answers) + b"--batch--\r\n"
         return Response(body, media_type='multipart/mixed; boundary="batch"')
@@ -283,7 +283,7 @@ def _media(call: Call, item: Object, file: BinaryIO, sums: Checksums | None) -> 
 def _range(text: str, size: int) -> tuple[int, int] | None:
     """Return the start and the exclusive end of a range such as bytes=0-9, bytes=5-, or bytes=-5.
 
-    If no byte of the range exists, the start is greater than or equal to the end. Return None if the text isn't a
+    If no bytes of the range exist, the start is greater than or equal to the end. Return None if the text isn't a
     range.
     """
     match = re.fullmatch(r"bytes=([0-9]{0,18})-([0-9]{0,18})", text)

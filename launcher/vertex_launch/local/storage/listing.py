@@ -87,7 +87,7 @@ def _glob(pattern: str) -> Callable[[str], bool]:
 
 
 def _texts(token: str) -> list[re.Pattern[str]]:
-    """Return patterns for the strings that match a glob token. For a star, each prefix of a match is also a match."""
+    """Return regular expressions for a glob token. For a star, each prefix of a match is also a match."""
     if token in ("*", "**", "?"):
         return [re.compile({"*": "[^/]*", "**": ".*", "?": "[^/]"}[token], re.DOTALL)]
     if token[0] == "{" and len(token) > 1:

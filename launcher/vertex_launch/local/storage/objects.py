@@ -56,10 +56,10 @@ def check(conditions: Mapping[str, str], current: Object | None, prefix: str = "
         match, differ = f"{prefix}{field}Match", f"{prefix}{field}NotMatch"
         if match in conditions and number(conditions, match) != value:
             raise ApiError(
-                "CONDITION_NOT_MET", f"{match}={conditions[match]} isn't met, because the current value is {value}."
+                "CONDITION_NOT_MET", f"The precondition {match}={conditions[match]} isn't met: the value is {value}."
             )
         if differ in conditions and number(conditions, differ) == value:
-            raise ApiError("CONDITION_NOT_MET", f"{differ}={value} isn't met, because the current value is the same.")
+            raise ApiError("CONDITION_NOT_MET", f"The precondition {differ}={value} isn't met: the values are equal.")
 
 
 def object_of(bucket: str, name: str, stats: os.stat_result) -> Object:

@@ -63,7 +63,7 @@ class XmlApi:
     def read(self, call: Call, bucket: str, name: str) -> Any:
         """Return an object or the list of an upload's parts.
 
-        If a call doesn't include credentials, the object can be in a public bucket of the real Cloud Storage.
+        If a call doesn't include credentials, the object can be in a public bucket in the real Cloud Storage.
         """
         if "uploadId" in call.query:
             return _answer(_xml("ListPartsResult", *map(_part, self._parts(call)), Bucket=bucket, Key=name))

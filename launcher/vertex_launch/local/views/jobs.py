@@ -32,8 +32,7 @@ def newest(resources: Sequence[Resource], count: int) -> list[Resource]:
 def summaries(store: Store, jobs: Jobs, count: int) -> list[dict[str, Any]]:
     """Return the data of the newest jobs for the web page.
 
-    The list contains at most `count` jobs that users created, and at most `count` jobs that tuning jobs or pipelines
-    created.
+    The list contains at most `count` jobs created by users and at most `count` created by tuning jobs or pipelines.
     """
     stored = everything(store)
     makers = {id_of(job): id_of(task["name"]) for task in stored for job in custom_jobs(task) if job != task["name"]}

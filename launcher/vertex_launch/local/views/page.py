@@ -50,7 +50,7 @@ Points = dict[str, list[tuple[float, float]]]  # metric -> (step, value) in the 
 def routes(store: Store, jobs: Jobs) -> list[Route]:
     """Return the read-only routes of the web page and of the two data requests that the page's script sends.
 
-    The URL / and the URLs of all jobs return the same page, because the page's script reads the URL.
+    The / URL and the URLs of all jobs return the same page, because the page's script reads the URL.
     """
     show = shown(PAGE)
 

@@ -1,4 +1,4 @@
-"""A local certificate authority for Google's hostnames. Only replicas that this process starts trust it."""
+"""A local certificate authority for Google's hostnames. It's trusted only by replicas that this process starts."""
 
 import ssl
 import tempfile

@@ -1,4 +1,4 @@
-"""Translation of gRPC calls to REST calls. Google's SDK uses gRPC by default, but the local Vertex serves only REST."""
+"""Translates gRPC calls to REST calls. Google's SDK uses gRPC by default, but the local Vertex serves only REST."""
 
 import functools
 import importlib
@@ -76,7 +76,7 @@ class Bridge(grpc.GenericRpcHandler):
 
 
 def serve(endpoint: str, host: str) -> int:
-    """Start a gRPC server that runs, without TLS, until the process exits. Return the server's port."""
+    """Start a gRPC server without TLS that runs until the process exits. Return the server's port."""
     server = grpc.server(ThreadPoolExecutor(THREADS), handlers=[Bridge(endpoint)])
     port: int = server.add_insecure_port(f"{host}:0")
     server.start()

@@ -65,7 +65,7 @@ class Wire:
 
     @contextlib.contextmanager
     def of_job(self, job: Job, job_id: str, context: Context) -> Iterator[Context]:
-        """Run a job's proxy in the `with` block. Yield the context with environment variables that select the proxy."""
+        """Run a job's proxy during the `with` block. Yield the context with environment variables that select it."""
         values = _metadata(for_local(context.settings), job.spec.service_account)
         bundle = private(context.state_dir.of_replicas(job_id)) / BUNDLE
         with open(bundle, "wb", opener=private_file) as file:

@@ -47,7 +47,7 @@ def test_a_sample_is_read_as_it_was_written(shape: tuple[int, int, int]) -> None
     ],
 )
 def test_an_image_of_another_type_or_shape_is_refused_when_it_is_written(image: np.ndarray, words: str) -> None:
-    with pytest.raises(TrainerError, match=rf"{words}, but must have dtype uint8 and shape \(height, "):
+    with pytest.raises(TrainerError, match=rf"{words}, but it must have dtype uint8 and shape \(height, "):
         data.encode(Sample(image, 0))
 
 
@@ -60,7 +60,7 @@ def test_a_batch_is_float_images_between_0_and_1_and_whole_labels(digits: dict[s
 
 @pytest.mark.parametrize("label", [-1, 10, 99])
 def test_a_label_that_is_no_class_is_named(label: int) -> None:
-    with pytest.raises(TrainerError, match=rf"a label is {label}, but must be .* below --classes \(10\)"):
+    with pytest.raises(TrainerError, match=rf"a label is {label}, but it must be .* below --classes \(10\)"):
         data.collate([GRAY, GRAY._replace(label=label)], Config())
 
 
@@ -89,9 +89,9 @@ def test_unless_told_the_digits_have_noise_and_data_of_one_s_own_has_none() -> N
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (Config(classes=0), "--classes is 0, but must be at least 1"),
-        (Config(noise=-0.1), "--noise is -0.1, but must be 0 or more"),
-        (Config(noise=float("inf")), "--noise is inf, but must be 0 or more"),
+        (Config(classes=0), "--classes is 0, but it must be at least 1"),
+        (Config(noise=-0.1), "--noise is -0.1, but it must be 0 or more"),
+        (Config(noise=float("inf")), "--noise is inf, but it must be 0 or more"),
     ],
 )
 def test_a_wrong_flag_is_one_phrase_that_names_it(config: Config, words: str) -> None:

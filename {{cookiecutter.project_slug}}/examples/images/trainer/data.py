@@ -1,8 +1,7 @@
 """Yours to edit: a sample, its encoding, and its batches. In this example, a sample is an image with one label.
 
 `trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches. No
-other file depends on the definition of a sample. All arrays in this file are NumPy arrays, so the file works with any
-framework.
+other file depends on how a sample is defined. All arrays in this file are NumPy arrays, so it works with any framework.
 """
 
 import struct
@@ -37,7 +36,7 @@ class DataFlags:
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield an error message, with the flag's name, for each invalid value."""
+    """Yield an error message, including the flag's name, for each invalid value."""
     yield from flags.at_least(1, config, "classes")
     yield from flags.at_least(0, config, "noise")
 
@@ -60,7 +59,7 @@ def encode(sample: Sample) -> bytes:
     if image.dtype != np.uint8 or image.ndim != 3:
         raise TrainerError(
             f"an image has dtype {image.dtype} and shape {image.shape},"
-            " but must have dtype uint8 and shape (height, width, channels)"
+            " but it must have dtype uint8 and shape (height, width, channels)"
         )
     return HEADER.pack(sample.label, *image.shape) + image.tobytes()
 
@@ -93,7 +92,7 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
     labels = np.array([sample.label for sample in samples], np.int64)
     wrong = labels[(labels < 0) | (labels >= config.classes)]
     if len(wrong):
-        raise TrainerError(f"a label is {wrong[0]}, but must be at least 0 and below --classes ({config.classes})")
+        raise TrainerError(f"a label is {wrong[0]}, but it must be at least 0 and below --classes ({config.classes})")
     return Batch(images, labels)
 
 

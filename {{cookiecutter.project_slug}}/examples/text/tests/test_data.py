@@ -49,7 +49,7 @@ def test_a_batch_has_each_byte_and_the_one_after_it() -> None:
 
 
 def test_a_sample_shorter_than_the_context_is_refused() -> None:
-    with pytest.raises(TrainerError, match="--context is 4, but must be less than a sample's 4 bytes"):
+    with pytest.raises(TrainerError, match="--context is 4, but it must be less than a sample's 4 bytes"):
         data.collate([sample(b"abcde"), sample(b"ABCD")], Config(context=4))
 
 
@@ -72,7 +72,7 @@ def test_what_is_shown_is_what_the_model_finds_likeliest_after_a_held_out_text()
 
 
 def test_a_wrong_flag_is_one_phrase_that_names_it() -> None:
-    assert list(findings(Config(context=0))) == ["--context is 0, but must be at least 1"]
+    assert list(findings(Config(context=0))) == ["--context is 0, but it must be at least 1"]
 
 
 def test_reports_count_tokens() -> None:

@@ -1,8 +1,7 @@
 """Yours to edit: a sample, its encoding, and its batches. In this example, a sample is text stored as bytes.
 
 `trainer/samples/` uses `encode` and `decode` to write and read samples, and `augment` and `collate` to make batches. No
-other file depends on the definition of a sample. All arrays in this file are NumPy arrays, so the file works with any
-framework.
+other file depends on how a sample is defined. All arrays in this file are NumPy arrays, so it works with any framework.
 """
 
 import sysconfig
@@ -40,7 +39,7 @@ class DataFlags:
 
 
 def findings(config: DataFlags) -> Iterator[str]:
-    """Yield an error message, with the flag's name, for each invalid value."""
+    """Yield an error message, including the flag's name, for each invalid value."""
     yield from flags.at_least(1, config, "context")
 
 
@@ -76,7 +75,7 @@ def collate(samples: Sequence[Sample], config: DataFlags) -> Batch:
     """Collate the samples into a batch. Raises TrainerError if a sample isn't longer than the context."""
     shortest = min(len(sample.text) for sample in samples)
     if shortest <= config.context:
-        raise TrainerError(f"--context is {config.context}, but must be less than a sample's {shortest} bytes")
+        raise TrainerError(f"--context is {config.context}, but it must be less than a sample's {shortest} bytes")
     text = np.stack([sample.text[: config.context + 1] for sample in samples])
     return Batch(text[:, :-1].astype(np.int32), text[:, 1:].astype(np.int64))
 

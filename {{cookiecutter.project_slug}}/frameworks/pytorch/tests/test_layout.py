@@ -50,15 +50,15 @@ def test_a_machine_without_gpus_has_as_many_processes_as_a_copy_needs() -> None:
     [
         (
             {"strategy": "fsdp", "degree": 5},
-            "--degree is 5, but must divide the number of processes, 24 (3 machines with 8 processes each)",
+            "--degree 5 doesn't evenly divide the number of processes, 24 (3 machines with 8 processes each)",
         ),
         (
             {"strategy": "fsdp", "micro_batches": 5},
-            "--micro-batches is 5, but must be at most the number of samples per process (--global-batch 96 / 24 = 4)",
+            "--micro-batches is 5, but each process has fewer samples (--global-batch 96 / 24 = 4)",
         ),
         (
             {"strategy": "fsdp", "global_batch": 8},
-            "--global-batch is 8, but must be at least one sample per process (24)",
+            "--global-batch is 8, but each of the 24 processes needs at least one sample",
         ),
     ],
 )
@@ -71,9 +71,9 @@ def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], se
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ("--degree 2", r"--degree is for .*fsdp.*, not for --strategy ddp"),
-        ("--no-reshard", r"--no-reshard is for fsdp.*, not for --strategy ddp"),
-        ("--bucket_cap_mb=1 --strategy=fsdp", r"--bucket_cap_mb is for ddp, not for --strategy fsdp"),
+        ("--degree 2", r"--strategy ddp doesn't support --degree \(supported by .*fsdp.*\)"),
+        ("--no-reshard", r"--strategy ddp doesn't support --no-reshard \(supported by fsdp.*\)"),
+        ("--bucket_cap_mb=1 --strategy=fsdp", r"--strategy fsdp doesn't support --bucket_cap_mb \(supported by ddp\)"),
     ],
 )
 def test_a_flag_of_another_strategy_is_refused(flags: str, words: str) -> None:
@@ -94,5 +94,5 @@ def test_help_shows_the_flags_of_the_chosen_strategy_and_says_so(capsys: pytest.
 
 
 def test_a_degree_is_one_process_or_more() -> None:
-    with pytest.raises(TrainerError, match=r"^--degree is 0, but must be at least 1$"):
+    with pytest.raises(TrainerError, match=r"^--degree is 0, but it must be at least 1$"):
         choice.parse(["--strategy", "fsdp", "--degree", "0"])

@@ -103,9 +103,9 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
 
 @torch.no_grad()
 def varying(net: nn.Module, inputs: Tensor) -> set[int]:
-    """Return the input dimensions, except the first, whose sizes the model doesn't fix.
+    """Return the input dimensions whose sizes the model doesn't fix, excluding the first dimension.
 
-    A size isn't fixed if the model accepts half or twice that size, in this dimension alone or together with others.
+    A size isn't fixed if the model accepts half or double the size, in that dimension alone or in several dimensions.
     Without this check, PyTorch would treat all sizes as symbolic until it finds the fixed ones, which takes twice as
     long.
     """

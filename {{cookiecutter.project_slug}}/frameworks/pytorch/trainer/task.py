@@ -19,7 +19,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Train on one replica. Raises TrainerError for an error that the user can fix."""
+    """Train on one replica. Raises TrainerError for errors that the user can fix."""
     clock = Clock(process_start())
     strategy, config = choice.parse(argv)
     folders, cluster = storage.from_env(environ), spec.from_env(environ)

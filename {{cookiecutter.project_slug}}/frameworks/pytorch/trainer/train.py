@@ -105,7 +105,7 @@ def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, wor
 
 @torch.no_grad()
 def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Answers:
-    """Return the model's losses on the first held-out samples. The samples are the same in all processes.
+    """Return the model's losses on the first held-out samples. All processes use the same samples.
 
     Every process must call this function. Raises TrainerError if the processes' models differ.
     """

@@ -8,7 +8,7 @@ from trainer.vertex.errors import TrainerError
 
 
 def test_a_pack_has_a_mebibyte_or_more() -> None:
-    with pytest.raises(TrainerError, match=r"^--bytes-per-pack is 0, but must be at least 1$"):
+    with pytest.raises(TrainerError, match=r"^--bytes-per-pack is 0, but it must be at least 1$"):
         parse(["--bytes-per-pack", "0"])
 
 

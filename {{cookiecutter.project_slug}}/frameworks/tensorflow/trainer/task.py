@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Train on one replica. Raises TrainerError for an error that the user can fix."""
+    """Train on one replica. Raises TrainerError for errors that the user can fix."""
     program.prepare(environ, argv)
     from trainer.config import Job  # imported late, because these modules import TensorFlow
     from trainer.parallel import choice

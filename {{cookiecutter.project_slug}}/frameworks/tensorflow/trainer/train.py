@@ -75,8 +75,8 @@ def train_step(
 ) -> tuple[Totals, tf.Tensor]:
     """Run an optimizer step on one device, using its slice of the global batch.
 
-    Returns the sums of the loss and the metrics over the samples of all devices. Also returns the communication time
-    that didn't overlap with this device's computation, in seconds.
+    Returns the sums of the loss and the metrics over the samples of all devices. Also returns the communication time,
+    in seconds, that didn't overlap with this device's computation.
     """
     state.seed(config.seed)
     totals, gradients = strategy.forward_backward(config, state.net, batch, world)
@@ -96,7 +96,7 @@ def evaluate(spread: Spread, data: Data, world: World) -> Values:
 
 
 def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
-    """Return the model's losses on the first held-out samples. The samples are the same on all machines.
+    """Return the model's losses on the first held-out samples. All machines use the same samples.
 
     Every machine must call this function. Raises TrainerError if the machines' models differ.
     """

@@ -62,7 +62,7 @@ class Script:
 def require_joined(joined: bool, processes: int, fix: str) -> None:
     """Raise ScriptError if several processes ran the script and exited with code 0 without joining each other.
 
-    Don't raise an error if the script mainly ran other programs, because they may have joined each other.
+    Don't raise an error if the script mainly ran other programs, because those programs might have joined each other.
     """
     own, others = (resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     if processes > 1 and not joined and others < own / 2:
@@ -70,7 +70,7 @@ def require_joined(joined: bool, processes: int, fix: str) -> None:
 
 
 def find(argv: Sequence[str]) -> Script:
-    """Return the script or module that the command line specifies. Raises ScriptError if none is found."""
+    """Return the script or module that the command line specifies. Raises ScriptError if neither is found."""
     is_module, words = argv[:1] == ["-m"], argv[argv[:1] == ["-m"] :]
     if not words:
         raise ScriptError(f"the command doesn't specify a script; use {USAGE}")
@@ -91,7 +91,7 @@ def _has_module(name: str) -> bool:
 def _tell(reducers: int, is_chief: bool, ended: threading.Event) -> None:
     """Wait until NCCL has written its log or the script has ended, and then report whether NCCL uses the reducers.
 
-    Then discard all further log lines. Otherwise, NCCL's log would fill the disk within days.
+    Then discard all further NCCL log lines. Otherwise, NCCL's log would fill the disk within days.
     """
     while not ended.wait(LOG_SECONDS) and not nccl.read_log(os.environ).is_ours:
         pass

@@ -1,11 +1,11 @@
 """Scores each checkpoint of a run while training continues, and marks the best one.
 
 An evaluator isn't part of the training cluster. The evaluator reads only the checkpoints in the job's folder. The
-training replicas read only the evaluator's marker for the best checkpoint, so that they don't remove this checkpoint.
+training replicas read only the evaluator's marker for the best checkpoint, so that they don't remove that checkpoint.
 Therefore, the evaluator and the training replicas don't wait for each other.
 
 The evaluator scores the oldest checkpoint first, because TensorBoard drops points that arrive after points for later
-steps. If the evaluator is slower than training, some checkpoints are removed before the evaluator scores them.
+steps. If the evaluator is slower than training, some checkpoints are removed before it scores them.
 """
 
 import math
@@ -46,7 +46,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], scorer: Callable[[Job],
     """Run the evaluator.
 
     Args:
-        scorer: a function that takes the job and returns the function that scores a checkpoint.
+        scorer: a function that takes the job and returns a function that scores checkpoints.
 
     Raises:
         TrainerError: If this is a second evaluator, if an output isn't writable, or if `score_all` raises TrainerError.
@@ -110,7 +110,7 @@ def follow(config: Config, root: Path, score: Score, report: Report, patience: f
                 report(step, metrics)
                 continue
         elif max(done, default=0) >= config.steps:
-            return say(f"the last checkpoint is scored; the best checkpoint is {best}")
+            return say(f"the last checkpoint was scored; the best checkpoint is {best}")
         if time.monotonic() > deadline:
             return warn(f"no new checkpoint in {root} for {patience:g} s; the evaluator stops, but the job continues")
         time.sleep(LOOK_SECONDS)
@@ -142,7 +142,7 @@ def read_results(root: Path) -> dict[int, Metrics]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as error:
-        warn(f"{root / RESULTS} can't be read ({error}); all checkpoints are evaluated again")
+        warn(f"{root / RESULTS} can't be read ({error}); evaluating all checkpoints again")
         return {}
 
 

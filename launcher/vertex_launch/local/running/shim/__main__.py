@@ -2,9 +2,9 @@
 
     python -I -S shim '{"world": "none|root|user|container", ...}' COMMAND [ARGUMENT ...]
 
-If the world is `root`, the command is PID 1 of a PID namespace, as in a container. This also applies to `user` if the
+If `world` is `root`, the command is PID 1 of a PID namespace, as in a container. This also applies to `user` if the
 Linux system lets unprivileged users create namespaces. As PID 1, the command ignores SIGTERM unless it has a SIGTERM
-handler. When the command exits, all its descendants are killed. If the world is `container`, the command is
+handler. When the command exits, all its descendants are killed. If `world` is `container`, the command is
 `CLIENT run --name=NAME ...`. order.py documents the other keys.
 
 Orders arrive on standard input. A nonzero byte is the number of a signal to send. A zero byte, followed by a line with
@@ -48,7 +48,7 @@ ENV = os.environ | {"TERM": "dumb"}  # the web page of a shell shows only plain 
 
 
 def main(command: list[str], order: Order) -> int:
-    """Run the command, and return its exit code, or 128 + N if signal N killed the command, as in a container."""
+    """Run the command, and return its exit code, or 128 + N if signal N killed it, as in a container."""
     own = limits = scratch = None
     try:
         if order.world == "user":
@@ -84,7 +84,7 @@ def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimi
     def set_up() -> None:
         """Set up the command's process.
 
-        Only PID 1 of a PID namespace can mount the namespace's /proc folder.
+        Only PID 1 of a PID namespace can mount the namespace's /proc file system.
         """
         _end_with_us()
         if order.world in NAMESPACES:
@@ -112,7 +112,7 @@ def _run(command: list[str], order: Order, own: Layers | None, limits: MountLimi
 def _attend(process: "subprocess.Popen[bytes]", join: Callable[[], None], limits: MountLimits | None) -> int:
     """Follow the launcher's orders until the command exits, and return its exit code.
 
-    This function doesn't use threads, because a process can't start threads after `_separate`.
+    This function doesn't use threads, because a process can't start threads after it calls `_separate`.
     """
     ended, write = os.pipe()
     os.set_blocking(write, False)

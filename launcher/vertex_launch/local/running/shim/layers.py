@@ -55,7 +55,7 @@ class Layers:
     def enter(self) -> None:
         """Create the replica's file system, and make this process enter it.
 
-        Only a process in its own mount namespace may call this method.
+        Call this method only from a process in its own mount namespace.
         """
         top = Path("/")
         covered = _is_own(top) and self._cover(top)
@@ -139,7 +139,7 @@ class Layers:
 
 
 def _is_own(folder: Path) -> bool:
-    """Return whether the current user owns a folder. An overlay can't store changes to any other folder."""
+    """Return whether the current user owns a folder. An overlay can't store changes to other users' folders."""
     return os.access(folder, os.W_OK) and os.getuid() in (0, folder.stat().st_uid)
 
 

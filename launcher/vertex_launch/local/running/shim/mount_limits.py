@@ -157,7 +157,7 @@ def _path(process: int, at: int, address: int, root: str) -> str:
 
 
 def _is_written(process: int, status: os.stat_result) -> bool:
-    """Return whether a process has a file open for writing, according to the permissions of its links in /proc."""
+    """Return whether the permissions of a process's links in /proc show that it has a file open for writing."""
     for link in os.scandir(f"/proc/{process}/fd"):
         with contextlib.suppress(OSError):  # closed in the meantime
             if link.stat(follow_symlinks=False).st_mode & stat.S_IWUSR and os.path.samestat(os.stat(link.path), status):

@@ -22,7 +22,7 @@ TRIALS = 50  # attempts to remove a folder, 0.1 s apart, because killed processe
 class Scratch:
     """The temporary folders of a replica, on disk and in memory, with a layer for each private folder.
 
-    A separate process removes the temporary folders when this process exits, even if this process is killed. The
+    A separate process removes the temporary folders when this process exits or is killed. The
     separate process starts before the replica's mount namespace exists and never enters it.
     """
 

@@ -1,10 +1,10 @@
 """Detects replicas whose parameters have diverged, and models whose losses differ.
 
-Comparing parameters isn't enough, because a model may also use other values, such as a random permutation that `build`
+Comparing parameters isn't enough, because a model can also use other values, such as a random permutation that `build`
 generates. Comparing losses also detects differences in such values.
 
 This module doesn't compare processes along the `tensor` mesh dimension. Each of these processes computes its own
-gradients for shared parameters, and GPUs may round them differently.
+gradients for shared parameters, and GPUs might round them differently.
 """
 
 import math
@@ -40,7 +40,7 @@ WEIGHTS = 0x9E3779B97F4A7C1, 0x2545F4914F6CDD1  # odd weights of rows and column
 def require_no_divergence(
     job: Job, step: int, saved: str, names: Sequence[str], digests: Sequence[Mapping[str, int]]
 ) -> None:
-    """Check that all replicas have the same tensors.
+    """Check that the replicas' tensors are identical.
 
     The error lists the replicas that differ from the majority. If there is no majority, the error lists all replicas.
 
@@ -83,7 +83,7 @@ class Answers(NamedTuple):
 
 
 def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
-    """Compute a model's losses twice. If the two results are equal, return them.
+    """Compute a model's losses twice. If both results match, return the first one.
 
     Otherwise, return NaN values, which match any losses. Losses can't be compared if the model draws random numbers
     during evaluation.
@@ -94,7 +94,7 @@ def repeated(losses: Callable[[], Any], tolerance: float) -> Answers:
 
 
 def require_same_answers(job: Job, of_each: Sequence[Answers], names: Sequence[str]) -> Answers:
-    """Compare all processes' or machines' losses with the first nonempty ones. Returns the first nonempty losses.
+    """Compare the losses of all processes or machines with the first nonempty losses, and return the latter.
 
     Raises:
         TrainerError: if the losses differ. If --anyway is set, the chief prints a warning instead.
@@ -129,7 +129,7 @@ def diverged(state: State, net: nn.Module, world: World) -> dict[int, dict[str, 
 def held(state: State, net: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield this process's shard of each parameter and of the parameter's optimizer moments.
 
-    Buffers are skipped, because some of them, such as BatchNorm's running means, may differ.
+    Buffers are skipped, because some of them, such as BatchNorm's running means, can differ between processes.
     """
     for name, parameter in net.named_parameters():
         moments = {f"{name}.{moment}": value for moment, value in state.optimizer.state.get(parameter, {}).items()}

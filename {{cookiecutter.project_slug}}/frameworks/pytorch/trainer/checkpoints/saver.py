@@ -46,7 +46,7 @@ NOT_WRITTEN = re.compile(r"\[enforce fail at inline_container")  # torch.save's 
 
 
 class Checkpoints(Background):
-    """Checkpoints that each process writes in a background thread.
+    """Checkpoints that all processes write in background threads.
 
     A training step waits only until the state is copied to host memory. If the state is on a GPU, this memory is
     pinned. Every process must call the methods of this class at the same steps. After an error in the training loop,
@@ -101,7 +101,7 @@ class Checkpoints(Background):
         self.check()
 
     def save(self, state: State) -> None:
-        """Wait for the previous checkpoint, and then start writing a checkpoint for the current step.
+        """Wait for the previous checkpoint, and then start writing one for the current step.
 
         Raises PeerError if parameters have diverged.
         """
@@ -226,8 +226,8 @@ class ChecksumStream(io.BufferedWriter):
 def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str]) -> str:
     """Return a phrase that names a tensor with NaN or infinite values.
 
-    If all tensors are valid, return an empty string. Buffers such as attention masks may contain infinite values, but
-    not NaN values.
+    If all tensors are valid, return an empty string. Infinite values are valid in buffers such as attention masks, but
+    NaN values aren't.
     """
     for part, tensors in parts.items():
         for name, value in tensors.items():
@@ -242,7 +242,7 @@ def why_nonfinite(parts: Mapping[str, Mapping[str, Any]], buffers: Container[str
 
 
 def load(state: State, net: nn.Module, folder: Path) -> str:
-    """Load a checkpoint into the state. The checkpoint may have been saved with any strategy.
+    """Load a checkpoint into the state. It doesn't matter which strategy saved the checkpoint.
 
     `net` is the state's model without its wrapper.
 
@@ -331,7 +331,7 @@ def newest(root: Path, world: World, load: Callable[[Path], str]) -> Path | None
 def read_model(net: nn.Module, folder: Path) -> None:
     """Load the weights of a complete checkpoint into an unwrapped model.
 
-    The checkpoint may have been saved with any strategy. A process can call this function independently of the others.
+    It doesn't matter which strategy saved the checkpoint. A process can call this function independently of the others.
 
     Raises:
         TrainerError: if the checkpoint belongs to a different model.
@@ -347,7 +347,7 @@ def read_model(net: nn.Module, folder: Path) -> None:
 
 
 def first_cause(error: CheckpointException) -> BaseException:
-    """Return the error of one of the failed processes.
+    """Return the error from one of the failed processes.
 
     If the disk is full, return an OSError instead of torch.save's RuntimeError.
     """

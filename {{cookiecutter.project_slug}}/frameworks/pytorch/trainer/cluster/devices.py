@@ -1,4 +1,4 @@
-"""Describes a process's device: its name, versions, memory, and idle time."""
+"""Describes a process's device: its name, software versions, memory usage, and idle time."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def peak_memory(device: torch.device) -> dict[str, float]:
 
 
 def idle_timer(device: torch.device) -> Callable[[], float]:
-    """Return a function that returns the number of seconds since the device finished the work queued so far."""
+    """Return a function that returns how many seconds ago the device finished all work queued before this call."""
     if device.type != "cuda":
         return lambda: math.inf
     done = torch.cuda.Event(enable_timing=True)

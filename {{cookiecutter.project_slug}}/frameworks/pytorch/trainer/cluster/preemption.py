@@ -22,7 +22,7 @@ ASK_SECONDS = 0.25  # the interval between two checks; a check takes 0.25 ms, wh
 
 
 class StoppedError(PeerError):
-    """The error that stops a run after a replica was asked to stop and all replicas saved the same step.
+    """The error that stops a run after a replica was asked to stop and all replicas saved the same checkpoint.
 
     Args:
         told: True if this replica was asked to stop. In this case, the replica exits with code 143, as it does after
@@ -97,7 +97,7 @@ class LastMoment(Told):
     def _hear(self) -> list[float]:
         """Return 1 plus the rank of a process that was asked to stop, along with the longest step time in seconds.
 
-        If no process was asked to stop, the first number is 0.
+        If no process was asked to stop, the first return value is 0.
         """
         if self._work:
             self._work.wait()

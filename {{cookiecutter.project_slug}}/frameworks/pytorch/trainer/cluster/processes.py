@@ -99,7 +99,7 @@ def _set_defaults(cluster: Cluster, neighbors: int) -> None:
 
 
 def cause(error: ChildFailedError, cluster: Cluster, mesh: Mesh, heartbeat: Heartbeat) -> TrainerError:
-    """Return the error that a replica reports after one of its processes failed."""
+    """Return the error that a replica reports after one of its processes fails."""
     rank, failure = error.get_first_failure()
     name = cluster.process(rank, mesh.size)
     if failure.exitcode == -signal.SIGABRT and torch.cuda.is_available() and mesh.size > 1:
@@ -161,7 +161,7 @@ class Children(metrics.MetricHandler):
 
     Without this handler, the agent would wait forever for a process that exited early.
 
-    The agent calls `emit` after each check of its processes. A healthy process exits with code 0 only after all
+    The agent calls `emit` each time it checks its processes. A healthy process exits with code 0 only after all
     processes have returned. Source: torch 2.13, elastic/agent/server/api.py, `_invoke_run`.
 
     Args:
@@ -226,7 +226,7 @@ def run_process(replica: str, work: Callable[[], None]) -> None:
 
 
 def lost_peer(error: Exception) -> str:
-    """If the error reports a lost peer, return a line that describes the loss. Otherwise, return an empty string."""
+    """If the error reports a lost peer, return a one-line description. Otherwise, return an empty string."""
     text = str(error) or type(error).__name__
     of_nccl, of_gloo = isinstance(error, dist.DistBackendError), type(error) is RuntimeError
     is_loss = (of_nccl and NCCL_LOST.search(text)) or (of_gloo and GLOO_LOST.match(text))

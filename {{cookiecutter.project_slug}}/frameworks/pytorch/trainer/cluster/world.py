@@ -75,7 +75,7 @@ class World:
     def data_rank(self) -> int:
         """The index of this process's slice of the global batch.
 
-        Processes along the `stage` and `tensor` mesh dimensions have the same slice.
+        Processes along the `stage` and `tensor` mesh dimensions share the same slice.
         """
         return self.rank // (self.size // self.data_size)
 
@@ -98,7 +98,7 @@ class World:
         return values
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the value of each process, in rank order. Every process must call this method."""
+        """Return each process's value, in rank order. Every process must call this method."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value, group=self.group)

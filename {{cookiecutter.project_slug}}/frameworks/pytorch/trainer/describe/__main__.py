@@ -12,7 +12,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Print the resource estimate. Raises TrainerError for an error that the user can fix."""
+    """Print the resource estimate. Raises TrainerError for errors that the user can fix."""
     _, config = choice.parse(argv, "trainer.describe")
     print(estimate.describe(config, shards.example(config, storage.from_env(environ))).to_json())
 

@@ -20,7 +20,7 @@ from trainer.step.state import new_optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """The parameter count, FLOPs, and memory sizes of a run.
+    """The parameter count, FLOPs, and memory requirements of a run.
 
     The estimate uses the real model and optimizer without allocating memory. Sizes are in bytes per GPU. The required
     GPU memory is about the sum of all sizes, plus memory for the framework's own buffers. For this sum, multiply each
@@ -58,7 +58,7 @@ class ResourceEstimate:
 
 
 def describe(config: StrategyFlags, example: Batch) -> ResourceEstimate:
-    """Estimate the resource requirements of a training step with a single sample, based only on tensor shapes.
+    """Estimate the resource requirements of a single-sample training step, based only on tensor shapes.
 
     Raises:
         TrainerError: if the model can't be built from the flags and the data.
@@ -102,7 +102,7 @@ def forward_backward(config: Config, example: Batch) -> tuple[nn.Module, int]:
 
 
 def kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype) -> tuple[int, int]:
-    """Return the sizes, in bytes, of the weight copies and of one sample's activations for the backward pass.
+    """Return the sizes, in bytes, of the weight copies and of the activations that one sample's backward pass requires.
 
     Fake CPU kernels store the same tensors as GPU kernels do. Attention stores its inputs and output, but not its
     scores.
@@ -130,7 +130,7 @@ def _kept_bytes(config: StrategyFlags, example: Batch, precision: torch.dtype, s
 class Kept:
     """The storages of the tensors that the forward pass saves for the backward pass.
 
-    Several tensors may be views of the same storage.
+    Several tensors can be views of the same storage.
     """
 
     def __init__(self) -> None:

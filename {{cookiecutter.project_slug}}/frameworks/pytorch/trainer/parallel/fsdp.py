@@ -76,7 +76,7 @@ class FullyShard(Strategy):
         batch, parts, shares = config.global_batch, config.micro_batches, mesh.data_size
         if batch // shares < parts:
             yield (
-                f"--micro-batches is {parts}, but must be at most the number of samples per process"
+                f"--micro-batches is {parts}, but each process has fewer samples"
                 f" (--global-batch {batch} / {shares} = {batch // shares})"
             )
 

@@ -49,7 +49,7 @@ def processes(strategy: Strategy, config: StrategyFlags, gpus: int) -> int:
 
 
 def inner(dimensions: Mapping[str, int]) -> int:
-    """Return the product of all fixed mesh dimension sizes."""
+    """Return the product of the sizes of all fixed mesh dimensions."""
     return math.prod(size for size in dimensions.values() if size > 0)
 
 
@@ -65,7 +65,7 @@ def lay_out(strategy: Strategy, config: StrategyFlags, machines: int, processes:
     dimensions, world = strategy.dimensions(config, processes), machines * processes
     if world % (degree := inner(dimensions)):
         whole = f"{world} ({machines} machines with {processes} processes each)"
-        raise TrainerError(f"--degree is {degree}, but must divide the number of processes, {whole}")
+        raise TrainerError(f"--degree {degree} doesn't evenly divide the number of processes, {whole}")
     mesh = Mesh({name: world // degree if size < 0 else size for name, size in dimensions.items()})
     require_samples(config, mesh.data_size)
     if faults := list(strategy.findings(config, mesh, net)):

@@ -37,7 +37,7 @@ class StrategyFlags(Config):
     requires a C++ compiler."""
 
     def findings(self) -> Iterator[str]:
-        """Yield an error message, with the flag's name, for each invalid value of the strategy's own flags."""
+        """Yield an error message, including the flag's name, for each invalid value of the strategy's own flags."""
         yield from ()
 
 

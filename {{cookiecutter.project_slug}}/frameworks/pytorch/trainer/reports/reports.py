@@ -51,7 +51,7 @@ class Reporter:
         example: a batch of one sample.
         start: the number of steps that earlier runs finished.
         device_count: the number of devices that run each step together.
-        flops: a step's FLOPs divided by the peak FLOPS of all devices. `flops` is 0 if the peak is unknown.
+        flops: a step's FLOPs divided by the peak FLOPS of all devices. `flops` is 0 if the peak FLOPS is unknown.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Reporter:
 
 
 class Reports(Reporter):
-    """The reports of a run that begins with `state`. Every process must create a Reports object."""
+    """The reports of a run that starts from `state`. Every process must create a Reports object."""
 
     def __init__(self, job: Job, clock: Clock, strategy: Strategy, world: World, state: State, example: Batch) -> None:
         self._job, self._strategy, self._world = job, strategy, world
@@ -178,7 +178,7 @@ class Reports(Reporter):
 
 
 def share_of_peak(job: Job, world: World, example: Batch) -> float:
-    """Return a step's FLOPs divided by the peak FLOPS of all devices. If the peak is unknown, return 0."""
+    """Return a step's FLOPs divided by the peak FLOPS of all devices. If the peak FLOPS is unknown, return 0."""
     config = job.config
     peak = peak_flops(devices.name(world.device), str(precision(config, world.device)).removeprefix("torch."))
     if not peak:

@@ -58,7 +58,7 @@ def means(totals: Totals, world: World) -> Mapping[str, float]:
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
     """Check that the model's output is a tensor and that losses and metrics contain one number per sample.
 
-    If losses() returned a mean, the training loop would silently average again, and the gradients would be too small.
+    If losses() returned a mean, the training loop would silently average it again, so the gradients would be too small.
 
     Raises:
         TrainerError: if the output isn't a tensor, if a shape is wrong, or if a metric has a reserved name.

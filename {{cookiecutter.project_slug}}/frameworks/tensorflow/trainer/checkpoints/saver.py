@@ -101,7 +101,7 @@ class Checkpoints(Background):
         self.check()
 
     def save(self, state: State) -> None:
-        """Wait for the previous checkpoint, and then start writing a checkpoint for the current step.
+        """Wait for the previous checkpoint, and then start writing one for the current step.
 
         Raises PeerError if parameters have diverged.
         """
@@ -166,8 +166,8 @@ def why_refused(copy: State, folder: Path) -> str:
 def why_nonfinite(state: State) -> str:
     """Return a phrase that names a variable with NaN or infinite values.
 
-    If all variables are valid, return an empty string. Buffers such as attention masks may contain infinite values, but
-    not NaN values.
+    If all variables are valid, return an empty string. Infinite values are valid in buffers such as attention masks,
+    but NaN values aren't.
     """
     buffers = {id(variable) for variable in state.net.non_trainable_variables}
     with tf.device("CPU:0"):  # the variables are on this device

@@ -1,4 +1,4 @@
-"""Describes a machine's devices: their names, versions, memory, and compute dtype."""
+"""Describes a machine's devices: their names, software versions, memory usage, and compute dtype."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -20,7 +20,7 @@ ASK_SECONDS = 0.5  # the interval between two checks; a check takes 3 to 5 ms wi
 
 
 class StoppedError(PeerError):
-    """The error that stops a run after a replica was asked to stop and all replicas saved the same step.
+    """The error that stops a run after a replica was asked to stop and all replicas saved the same checkpoint.
 
     Args:
         told: True if this replica was asked to stop. In this case, the replica exits with code 143, as it does after

@@ -90,7 +90,7 @@ def with_peers(cluster: Cluster) -> Iterator[None]:
 
 
 def lost_peer(error: tf.errors.OpError, cluster: Cluster) -> str:
-    """Return a line about the lost replica that the error reports.
+    """Return a one-line description of the lost replica that the error reports.
 
     For any other error, return an empty string.
     """
@@ -109,6 +109,6 @@ def _is_yours(error: tf.errors.OpError) -> bool:
 
 
 def _name(cluster: Cluster, job: str, index: str) -> str:
-    """Return the name of the replica with this TensorFlow job and task index."""
+    """Return the name of the replica with this TensorFlow job name and task index."""
     rank = int(index) + (job == "worker")
     return cluster.nodes[rank].name if rank < len(cluster.nodes) else f"{job} {index}"

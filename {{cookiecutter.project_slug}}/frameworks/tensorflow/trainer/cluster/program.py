@@ -1,4 +1,4 @@
-"""Sets TensorFlow's environment variables, and exits a program without waiting for its peers."""
+"""Sets TensorFlow's environment variables, and ensures that a program exits without waiting for its peers."""
 
 import contextlib
 import ctypes
@@ -29,7 +29,7 @@ def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
 
 
 def import_keras() -> None:
-    """Import Keras without the optional libraries for its wrappers and plots, which take more than a second."""
+    """Import Keras without the optional libraries for its wrappers and plots, whose import takes more than a second."""
     hidden = [name for name in ("matplotlib", "sklearn") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import fail
     importlib.import_module("keras")
@@ -68,7 +68,7 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
 
 
 def attend(child: int, success: int) -> int:
-    """Forward SIGTERM to the child until it exits. Returns the exit code of this program."""
+    """Forward SIGTERM to the child until it exits. Returns the exit code for this program."""
 
     def pass_on(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):  # the child has exited

@@ -87,7 +87,7 @@ class World:
 
         Every machine must call this method with the same number of values.
 
-        The default timeout is longer than a step's timeout, because the chief may read or write a large model.
+        The default timeout is longer than a step's timeout, because the chief might read or write a large model.
 
         Args:
             total: a function that replaces `World.total`.
@@ -106,7 +106,7 @@ class World:
         return self.strategy.experimental_local_results(total)[0]
 
     def bounded(self, seconds: float) -> AbstractContextManager[None]:
-        """Set a timeout for a block that waits for other machines. A single machine has no timeout.
+        """Set a timeout for a block that waits for other machines. For a single machine, don't set one.
 
         TensorFlow's own timeout isn't used, because TensorFlow 2.21 starts a sleeping thread for each collective
         operation. A training run would start thousands of these threads.

@@ -10,7 +10,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Print the resource estimate. Raises TrainerError for an error that the user can fix."""
+    """Print the resource estimate. Raises TrainerError for errors that the user can fix."""
     program.prepare(environ, argv)
     import tensorflow as tf
 

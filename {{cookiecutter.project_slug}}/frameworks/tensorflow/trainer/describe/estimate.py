@@ -27,7 +27,7 @@ STORED = {"Const", "ReadVariableOp"}  # the result is always in memory
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceEstimate:
-    """The parameter count, FLOPs, and memory sizes of a run.
+    """The parameter count, FLOPs, and memory requirements of a run.
 
     The estimate uses the real model and optimizer without allocating memory. Sizes are in bytes per GPU. The required
     GPU memory is about the sum of all sizes, plus memory for the framework's own buffers. For this sum, multiply each
@@ -65,7 +65,7 @@ class ResourceEstimate:
 
 
 def describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Estimate the resource requirements of a training step with a single sample from a graph that isn't executed.
+    """Estimate the resource requirements of a single-sample training step, based on a graph that isn't executed.
 
     Raises:
         TrainerError: if the model can't be built from the flags and the data.
@@ -93,7 +93,7 @@ def computing_in(policy: str) -> Iterator[None]:
 
 
 def _describe(config: Config, example: Batch) -> ResourceEstimate:
-    """Estimate a step's resource requirements with Keras's current dtype policy."""
+    """Estimate a step's resource requirements under Keras's current dtype policy."""
     with tf.Graph().as_default() as graph:
         net = model.build(config, example)
         # Use placeholders, because TensorFlow would evaluate constants while it builds the graph.
@@ -123,7 +123,7 @@ def _describe(config: Config, example: Batch) -> ResourceEstimate:
 def kept_bytes(
     forward: Sequence[tf.Operation], backward: Sequence[tf.Operation], sample: Sequence[tf.Operation]
 ) -> tuple[int, int]:
-    """Return the sizes, in bytes, of the weight copies and of one sample's activations for the backward pass.
+    """Return the sizes, in bytes, of the weight copies and of the activations that one sample's backward pass requires.
 
     TensorFlow frees a tensor after its last use. Therefore, the result includes only forward-pass tensors that the
     backward pass uses.

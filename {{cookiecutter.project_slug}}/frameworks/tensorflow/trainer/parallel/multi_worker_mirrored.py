@@ -113,7 +113,7 @@ def clock(values: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 class Mirrored:
-    """The training state on all devices. All devices of all machines run each step together."""
+    """The training state on all devices. All devices on all machines run each step together."""
 
     def __init__(self, strategy: Strategy, loop: Loop, state: State, world: World) -> None:
         self.loop, self.communicating, self.seconds = loop, 0.0, 0.0

@@ -31,7 +31,7 @@ class StrategyFlags(Config):
     strategy: Annotated[str, module_in("parallel")] = "multi_worker_mirrored"
 
     def findings(self) -> Iterator[str]:
-        """Yield an error message, with the flag's name, for each invalid value of the strategy's own flags."""
+        """Yield an error message, including the flag's name, for each invalid value of the strategy's own flags."""
         yield from ()
 
 
@@ -94,7 +94,7 @@ class Strategy:
         """Return a job's device mesh. Raises TrainerError if the flags, pools, machines, and model are incompatible.
 
         Args:
-            shards: the folder of the dataset.
+            shards: the dataset's folder.
         """
         raise NotImplementedError
 
@@ -162,14 +162,14 @@ class Strategy:
     def sync(self, totals: Totals, gradients: Sequence[tf.Tensor]) -> tuple[Totals, Sequence[tf.Tensor], Any]:
         """Sum the totals and the gradients across all devices.
 
-        Also returns the communication time that didn't overlap with this device's computation, in seconds.
+        Also returns the communication time, in seconds, that didn't overlap with this device's computation.
         """
         return totals, gradients, 0.0
 
     def clip(self, gradients: Sequence[tf.Tensor], limit: float) -> tuple[Sequence[tf.Tensor], tf.Tensor]:
         """Scale the gradients so that their norm is at most `limit`.
 
-        Returns the gradients and the norm before scaling.
+        Returns the scaled gradients and the norm before scaling.
         """
         norm = tf.linalg.global_norm(gradients)
         return tf.clip_by_global_norm(gradients, limit, norm)[0], norm
@@ -184,7 +184,7 @@ class Strategy:
 
 
 def shares(data: Data, start: int, world: World) -> Iterator[tuple[Batch, ...]]:
-    """Yield this machine's slices of the global batch for each step from `start` on.
+    """Yield this machine's slices of the global batch for each step from `start` onward.
 
     A background thread reads the next step's slices during the current step.
     """

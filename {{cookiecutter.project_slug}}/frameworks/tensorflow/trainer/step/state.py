@@ -66,7 +66,7 @@ class State:
             replicas = partial(strategy.extended.call_for_each_replica, apply, (gradients,))
             self._choose(strategy.experimental_local_results(of_each)[0], replicas)
 
-        # The optimizer also merges calls from all devices, but must not merge them in a branch of a single device.
+        # The optimizer also merges calls from all devices, but it must not merge them in a branch of a single device.
         context.merge_call(merged, (is_taken, gradients))
         return is_taken
 

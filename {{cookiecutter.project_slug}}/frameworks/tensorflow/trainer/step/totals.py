@@ -32,7 +32,7 @@ def score(net: keras.Model, batch: Batch, mask: tf.Tensor) -> Totals:
 
 
 def names(net: keras.Model, example: Batch) -> tuple[str, ...]:
-    """Return the names of the totals that `measure` returns, excluding the number of samples.
+    """Return the names of the totals that `measure` returns, excluding the sample count.
 
     Raises:
         TrainerError: if losses() or metrics() doesn't return one number per sample.
@@ -52,7 +52,7 @@ def means(totals: Totals, names: tuple[str, ...]) -> Mapping[str, float]:
 def require_one_per_sample(output: Any, losses: Any, metrics: Mapping[str, Any], count: int) -> None:
     """Check that the model's output is a tensor and that losses and metrics contain one number per sample.
 
-    If losses() returned a mean, the training loop would silently average again, and the gradients would be too small.
+    If losses() returned a mean, the training loop would silently average it again, so the gradients would be too small.
 
     Raises:
         TrainerError: if the output isn't a tensor, if a shape is wrong, or if a metric has a reserved name.

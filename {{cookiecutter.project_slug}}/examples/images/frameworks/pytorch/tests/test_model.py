@@ -41,9 +41,9 @@ def test_patches_are_squares_of_the_image() -> None:
 
 
 def test_a_patch_must_divide_the_image() -> None:
-    with pytest.raises(TrainerError, match="--patch is 3, but must divide the image's height 8 and width 8"):
+    with pytest.raises(TrainerError, match="--patch 3 doesn't evenly divide the image height 8 and width 8"):
         model.build(Config(patch=3), images(1, 8, 8, 1))
-    assert list(findings(Config(patch=0))) == ["--patch is 0, but must be at least 1"]
+    assert list(findings(Config(patch=0))) == ["--patch is 0, but it must be at least 1"]
 
 
 def logits(*answers: int) -> Tensor:

@@ -31,7 +31,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error message, with the flag's name, for each invalid value."""
+    """Yield an error message, including the flag's name, for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -122,12 +122,12 @@ class VisionTransformer(nn.Module):
     Model parallelism requires some of the following attributes, but `--strategy ddp` requires none.
 
     Attributes:
-        embed, blocks, head: modules that run in this order. Each module has one input tensor and one output tensor. All
-            blocks have the same structure.
+        embed, blocks, head: the model's modules, in execution order. Each module has one input tensor and one output
+            tensor. All blocks have the same structure.
         heads: the number of attention heads. For `--strategy tensor`, this number must be divisible by `--degree`.
         tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer's
-            weights are sharded by output, and the second layer's by input. Therefore, each pair requires only one
-            all-reduce.
+            weights are sharded along the output dimension, and the second layer's along the input dimension. Therefore,
+            each pair requires only one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 
@@ -166,12 +166,12 @@ def build(config: ModelFlags, example: Batch) -> nn.Module:
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
-        raise TrainerError(f"--patch is {config.patch}, but must divide the image's height {height} and width {width}")
+        raise TrainerError(f"--patch {config.patch} doesn't evenly divide the image height {height} and width {width}")
     return VisionTransformer(SIZES[config.size], (height, width, channels), config.patch, config.classes)
 
 
 def losses(output: Tensor, batch: Batch) -> Tensor:
-    """Map logits of shape (n, classes) to per-sample float32 cross-entropies of shape (n,).
+    """Map logits of shape (n, classes) to per-sample float32 cross-entropy losses of shape (n,).
 
     The training loop minimizes the mean loss.
     """

@@ -33,7 +33,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error message, with the flag's name, for each invalid value."""
+    """Yield an error message, including the flag's name, for each invalid value."""
     yield from flags.at_least(1, config, "patch")
 
 
@@ -134,7 +134,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
     """
     height, width, channels = example.inputs.shape[1:]
     if height % config.patch or width % config.patch:
-        raise TrainerError(f"--patch is {config.patch}, but must divide the image's height {height} and width {width}")
+        raise TrainerError(f"--patch {config.patch} doesn't evenly divide the image height {height} and width {width}")
     size = SIZES[config.size]
     if len(devices) > size.depth:
         raise TrainerError(f"--degree is {len(devices)}, but {config.size} has only {size.depth} blocks")
@@ -147,7 +147,7 @@ def build(config: ModelFlags, example: Batch, devices: Sequence[str] = ("",)) ->
 
 
 def losses(output: tf.Tensor, batch: Batch) -> tf.Tensor:
-    """Map logits of shape (n, classes) to per-sample float32 cross-entropies of shape (n,).
+    """Map logits of shape (n, classes) to per-sample float32 cross-entropy losses of shape (n,).
 
     The training loop minimizes the mean loss.
     """

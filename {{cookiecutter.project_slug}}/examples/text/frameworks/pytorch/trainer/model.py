@@ -28,7 +28,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error message, with the flag's name, for each invalid value."""
+    """Yield an error message, including the flag's name, for each invalid value."""
     yield from ()
 
 
@@ -117,12 +117,12 @@ class GPT(nn.Module):
     Model parallelism requires some of the following attributes, but `--strategy ddp` requires none.
 
     Attributes:
-        embed, blocks, head: modules that run in this order. Each module has one input tensor and one output tensor. All
-            blocks have the same structure.
+        embed, blocks, head: the model's modules, in execution order. Each module has one input tensor and one output
+            tensor. All blocks have the same structure.
         heads: the number of attention heads. For `--strategy tensor`, this number must be divisible by `--degree`.
         tensor_parts: the sharding plan of a block for `--strategy tensor`. In each pair of layers, the first layer's
-            weights are sharded by output, and the second layer's by input. Therefore, each pair requires only one
-            all-reduce.
+            weights are sharded along the output dimension, and the second layer's along the input dimension. Therefore,
+            each pair requires only one all-reduce.
             Source: Shoeybi et al., "Megatron-LM", 2019, section 3.
     """
 

@@ -30,7 +30,7 @@ class ModelFlags(DataFlags):
 
 
 def findings(config: ModelFlags) -> Iterator[str]:
-    """Yield an error message, with the flag's name, for each invalid value."""
+    """Yield an error message, including the flag's name, for each invalid value."""
     yield from ()
 
 

@@ -25,7 +25,7 @@ JOIN = (
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the script in this replica's processes. Raises TrainerError for an error that the user can fix."""
+    """Run the script in this replica's processes. Raises TrainerError for errors that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     if AGENT in environ:
         from trainer.cluster import processes
@@ -67,10 +67,10 @@ def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> No
 
 @contextlib.contextmanager
 def must_join(processes: int) -> Iterator[None]:
-    """Check that code in the block joins a process group with several processes. The code can leave the group early.
+    """Check that the code in the block joins a process group with several processes. It can leave the group early.
 
     Raises:
-        ScriptError: if code in the block doesn't join a process group with several processes.
+        ScriptError: if the code in the block doesn't join a process group with several processes.
     """
     from torch.distributed import distributed_c10d
 

@@ -22,7 +22,7 @@ from trainer.vertex.log import exit_code
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the evaluator. Raises TrainerError for an error that the user can fix."""
+    """Run the evaluator. Raises TrainerError for errors that the user can fix."""
     follow.run(argv, environ, scorer)
 
 

@@ -2,7 +2,7 @@
 
 This strategy doesn't use horovodrun or SSH. Instead, PyTorch's elastic agent starts the processes. The processes
 exchange the port of Horovod's rendezvous server through their process group. Sums, barriers, and checkpoints also use
-this group. To limit the size of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
+this process group. To limit the size of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
 Source: Horovod 0.28.1, horovod/runner/gloo_run.py and horovod/common/gloo/gloo_context.cc.
 """
 

@@ -1,9 +1,9 @@
 """Each GPU holds a stage, which is a group of layers, and sends activations to the next stage.
 
 Processes along the `stage` mesh dimension form one pipeline. Processes along the `replicate` mesh dimension hold copies
-of the same stages, and all-reduce the gradients of these copies. Several stages can share a parameter, such as a weight
-matrix for both embedding and output. Each of these stages holds a copy of the parameter, and the stages sum the
-gradients of all copies.
+of the same stages, and all-reduce their gradients. Several stages can share a parameter, such as a weight matrix used
+for both embedding and output. Each of these stages holds a copy of the parameter, and the stages sum the gradients of
+all copies.
 """
 
 import functools
@@ -48,7 +48,7 @@ class Flags(StrategyFlags):
 class Stages(nn.Module):
     """The stages of a process.
 
-    A process has two stages with the `interleaved` schedule, and one with any other schedule.
+    Each process has two stages with the `interleaved` schedule, and one stage with any other schedule.
 
     The process removes the layers of all other stages from the model. In the process with the last stage, calling this
     object returns the model's output without gradients. In other processes, the call returns None.
@@ -159,7 +159,7 @@ def ends(weights: Sequence[int], count: int) -> tuple[int, ...]:
 
     @functools.cache
     def best(end: int, parts: int) -> tuple[int, tuple[int, ...]]:
-        """Split the first `end` weights. Returns the weight of the heaviest part, and the end index of each part."""
+        """Split the first `end` weights. Return the weight of the heaviest part, and the end index of each part."""
         if parts == 1:
             return before[end], (end,)
         ways = ((best(start, parts - 1), before[end] - before[start]) for start in range(parts - 1, end))
@@ -225,7 +225,7 @@ class Pipeline(Strategy):
             yield f"--micro-batches is {parts}, but --schedule interleaved requires a multiple of --degree ({degree})"
         if batch % (mesh.data_size * parts):
             yield (
-                f"--global-batch is {batch}, but must be a multiple of {mesh.data_size * parts}"
+                f"--global-batch is {batch}, but it must be a multiple of {mesh.data_size * parts}"
                 f" ({mesh.data_size} pipelines x {parts} micro-batches)"
             )
 

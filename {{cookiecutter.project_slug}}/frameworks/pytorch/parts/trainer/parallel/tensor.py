@@ -16,7 +16,7 @@ SHARDED_ALONG: dict[str, type[ParallelStyle]] = {"outputs": ColwiseParallel, "in
 @dataclass(frozen=True, kw_only=True)
 class Flags(fsdp.Flags):
     degree: int | None = None
-    """Number of GPUs that split a layer. The default is the number of GPUs per machine."""
+    """Number of GPUs across which each layer is split. The default is the number of GPUs per machine."""
 
 
 class TensorParallel(fsdp.FullyShard):
@@ -38,7 +38,7 @@ class TensorParallel(fsdp.FullyShard):
 
     def findings(self, config: fsdp.Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         if net.heads % mesh.sizes["tensor"]:
-            yield f"--degree is {mesh.sizes['tensor']}, but must divide the number of attention heads ({net.heads})"
+            yield f"--degree {mesh.sizes['tensor']} doesn't evenly divide the number of attention heads ({net.heads})"
         yield from super().findings(config, mesh, net)
 
 

@@ -20,7 +20,7 @@ JOIN = "Train in the scope of a tf.distribute.MultiWorkerMirroredStrategy, which
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, and then run the script. Raises TrainerError for an error that the user can fix."""
+    """Wait for all replicas, and then run the script. Raises TrainerError for errors that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
     rollcall.call(cluster, rollcall.patience(emulated=storage.from_env(environ).emulated))
     environ.pop("TF_CONFIG", None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
-    """Run the evaluator. Raises TrainerError for an error that the user can fix."""
+    """Run the evaluator. Raises TrainerError for errors that the user can fix."""
     program.prepare(environ, argv)
     from trainer.evaluator import follow  # imported late, because it imports TensorFlow
 

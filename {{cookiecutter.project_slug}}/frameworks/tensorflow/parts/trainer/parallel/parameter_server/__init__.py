@@ -146,8 +146,8 @@ def addresses(cluster: Cluster) -> tf.train.ClusterSpec:
 def connected(cluster: Cluster, tries: int = 3) -> tf.distribute.ParameterServerStrategy:
     """Create the chief's TensorFlow strategy, which listens on its own port.
 
-    If this port is already in use, try another port. TensorFlow selects a free port, but another process might bind the
-    port before TensorFlow does.
+    If this port is already in use, try another port. TensorFlow selects a free port, but another process might bind it
+    first.
     """
     sizes = tf.distribute.experimental.partitioners.MinSizePartitioner(MIN_SHARD_BYTES, len(cluster.servers))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(addresses(cluster), rpc_layer="grpc")

@@ -5,7 +5,7 @@ replica connects to the chief, as it does for the roll call at startup. The chie
 respond. The chief's last message reports that the run has finished. If a process exits for any reason, the operating
 system closes its connections.
 
-Each message is a JSON object on a single line. The first message on a connection is the same as for the roll call.
+Each message is a JSON object on a single line. The first message on a connection is the same as in the roll call.
 Therefore, a worker that Vertex AI restarts can complete its roll call on this connection.
 """
 
@@ -32,7 +32,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
     """The chief's heartbeat thread. If the run can't continue, the thread calls `fail` with the reason.
 
     The run can't continue if a parameter server closes its connection, or doesn't respond for `timeout` seconds. The
-    run also can't continue if a `patience` block exceeds the timeout (for example, because no workers are left). If a
+    run also can't continue if a `patience` block exceeds its timeout (for example, because no workers are left). If a
     worker is lost, the run continues. After a call to `need_nobody`, the run continues no matter which replica is lost.
     """
 
@@ -158,7 +158,7 @@ class Heartbeats(contextlib.AbstractContextManager["Heartbeats"]):
         if self._all_here.is_set() and self._needed:
             left = "the other workers take over its work until it returns"
             if not self._workers & self._peers.keys():
-                left = f"no worker is left, so the run stops unless a worker returns within {self._timeout:.0f} s"
+                left = f"no worker is left, so the run stops unless one returns within {self._timeout:.0f} s"
             warn(f"{name} is gone; {left}")
 
     def _absent_workers(self) -> str:

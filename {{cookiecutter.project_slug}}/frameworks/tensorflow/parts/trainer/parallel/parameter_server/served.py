@@ -118,7 +118,7 @@ class Team:
     def take(self, parts: Sequence[Batch]) -> Totals:
         """Schedule the next step's per-worker batches.
 
-        Returns the sums of the loss and the metrics over the batches that have finished in the meantime.
+        Returns the sums of the loss and the metrics over the batches that have finished since the previous call.
 
         If a report, an evaluation, or a checkpoint is due after the step, wait for all scheduled batches.
         """
