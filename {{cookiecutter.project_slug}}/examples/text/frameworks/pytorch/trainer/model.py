@@ -175,4 +175,5 @@ def metrics(output: Tensor, batch: Batch) -> dict[str, Tensor]:
 
     Each metric has shape (n,). The accuracy is the fraction of bytes that are predicted correctly.
     """
-    return {"accuracy": (output.argmax(dim=2) == batch.targets).float().mean(dim=1)}
+    predicted = output.max(dim=2).indices  # argmax takes twice as long on a CPU
+    return {"accuracy": (predicted == batch.targets).float().mean(dim=1)}
