@@ -158,7 +158,7 @@ def test_an_image_that_may_not_be_looked_at_is_a_warning(google: Google, service
 def test_an_image_of_other_code_is_told(google: Google, service: Service, built: str) -> None:
     google.push({"org.opencontainers.image.revision": built})
     (warning,) = told(look(job(), service, REVISION))
-    assert f"was built from revision ffffffffffff, but this folder is at {REVISION}; build and push" in warning
+    assert f"was built from revision ffffffffffff, but this folder is at {REVISION}; to use this folder's" in warning
 
 
 @pytest.mark.parametrize("built", [REVISION, f"{REVISION}-dirty", ""])

@@ -89,7 +89,7 @@ def _persistent(plan: Needs) -> str:
     if plan.persistent:
         return f"The machines belong to persistent resource {plan.persistent}, which is billed while it exists."
     wait = "With a persistent resource, jobs don't wait for machines, but idle machines cost the same"
-    return f"{wait}. It's worthwhile if machines are idle between jobs for less time than a job waits for machines."
+    return f"{wait}. It's worthwhile if the machines' idle time between jobs is shorter than a job's wait for machines."
 
 
 def _quotas(plan: Needs) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The exit code of a TensorFlow program, however the process that trains ends: real processes, no TensorFlow."""
+"""The exit code of a TensorFlow program, however the process that trains ends, and what it imports: real processes."""
 
 import signal
 import subprocess
@@ -66,3 +66,17 @@ def test_sigterm_reaches_the_process_that_trains() -> None:
             program.kill()
     assert program.returncode == 143
     assert "stopped by SIGTERM" in printed
+
+
+def test_keras_comes_without_the_libraries_of_its_wrappers_which_a_project_may_import_later() -> None:
+    script = """
+import os, sys
+from trainer.cluster import program
+program.prepare(os.environ, [])
+print("keras" in sys.modules, {"sklearn", "matplotlib"} & sys.modules.keys())
+import sklearn
+print(sklearn.__name__)
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "True set()\nsklearn\n", done.stderr
