@@ -173,29 +173,39 @@ def faults(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the figures of docs/speed.md: step time and memory compared with other training loops."""
+    """Measure the figures of docs/speed.md; -- pytorch data measures only one framework, or only some subjects.
+
+    The subjects are the programs in benchmarks/: bake, commands, checksum, start, step, stall, data, strategies,
+    operations, service, and logs.
+    """
     session.install(*TOOLS)
-    session.run("python", "benchmarks/bake.py")
+    subjects = {*session.posargs} - {*FRAMEWORKS}
     page, strategies = (("--page", f"docs/{name}.md") for name in ("speed", "strategies"))
-    for framework in session.posargs or FRAMEWORKS:
+
+    def measure(subject: str, *arguments: str, python: str = "python", **environ: str) -> None:
+        if not subjects or subject in subjects:
+            session.run(python, f"benchmarks/{subject}.py", *arguments, external=True, env=environ)
+
+    measure("bake")
+    for framework in [name for name in FRAMEWORKS if name in session.posargs] or FRAMEWORKS:
         project, text = (bake(session, framework, ROOT / ".nox/bench" / framework / one, one) for one in EXAMPLES)
         session.run("nox", "--noxfile", str(project / "noxfile.py"), "--session", "check")
         python = str(project / ".venv/bin/python")
         session.run(python, "-m", "pip", "install", "-q", *RIVALS[framework], external=True)
-        session.run(python, "benchmarks/commands.py", str(project), external=True)
-        session.run(python, "benchmarks/checksum.py", str(project), external=True)
-        session.run(python, "benchmarks/start.py", framework, str(project), external=True)
+        measure("commands", str(project), python=python)
+        measure("checksum", str(project), python=python)
+        measure("start", framework, str(project), python=python)
         for example, baked in zip(EXAMPLES, (project, text), strict=True):
-            session.run(python, "benchmarks/step.py", framework, example, str(baked), *page, external=True)
-        session.run(python, "benchmarks/stall.py", framework, str(project), *page, external=True)
+            measure("step", framework, example, str(baked), *page, python=python)
+            if framework == "pytorch":
+                measure("data", str(baked), python=python)
+        measure("stall", framework, str(project), *page, python=python)
         if framework == "pytorch":
-            session.run(python, "benchmarks/data.py", str(project), external=True)
-            session.run(python, "benchmarks/strategies.py", str(project), *strategies, external=True)
-        else:
-            environ = {"PYTHONPATH": str(project)}  # the project contains the reader of traces
-            session.run(python, "benchmarks/operations.py", str(project), *page, external=True, env=environ)
-    session.run(python, "benchmarks/service.py", str(project), external=True)
-    session.run(python, "benchmarks/logs.py", str(project), external=True)
+            measure("strategies", str(project), *strategies, python=python)
+        else:  # the project contains the reader of traces
+            measure("operations", str(project), *page, python=python, PYTHONPATH=str(project))
+    measure("service", str(project), python=python)
+    measure("logs", str(project), python=python)
 
 
 @nox.session(name="bench-gpu")

@@ -181,7 +181,7 @@ def _storage(buckets: Path) -> str:
     from vertex_launch.local.storage.gcs_api import GcsApi
 
     def refuse(call: Call, **parts: str) -> Any:
-        fault = f"{call.method} {call.path}: Vertex AI and Cloud Logging are served by the local Vertex, which isn't running"
+        fault = f"{call.method} {call.path}: this request is for the local Vertex, which isn't running"
         raise ApiError("UNIMPLEMENTED", f"{fault}; start `{program.NAME} emulate`, and submit the job to it")
 
     refusals = [(method, "/v[12].*", refuse) for method in ("GET", "POST", "PATCH", "DELETE")]
