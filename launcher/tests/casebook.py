@@ -847,7 +847,7 @@ CASES = [
         "placeholder-engine",
         told("--data", "{{$.inputs.parameters['data']}}"),
         told("--data", '{"a": {"b": 1}}'),
-        ("args[1]: {{$.inputs.parameters['data']}} is a placeholder", "write its value"),
+        ("args[1]: {{$.inputs.parameters['data']}} is a template placeholder", "write its value"),
     ),
     Case(
         "placeholder-engine",
@@ -917,7 +917,7 @@ CASES = [
         "image-import",
         alone(CPU, **{"containerSpec.command": ["python", "lit.py"]}),
         alone(CPU, **{"containerSpec.command": ["python", "elsewhere.py"]}),
-        ("command[1]: lit.py imports lightning, but no requirement", "add lightning to requirements.txt"),
+        ("command[1]: lit.py imports lightning, but the Dockerfile", "add lightning to requirements.txt"),
         project=replace(PROJECT, folder=BESIDE_LIGHTNING, dockerfile=INSTALLS),
     ),
     Case(

@@ -174,7 +174,7 @@ MALFORMED: list[tuple[str, dict[str, str], list[str]]] = [
     ("no host", cluster_spec({CHIEF: [":2222"]}), ['[0] is ":2222"', "host:port"]),
     ("port too large", cluster_spec({CHIEF: ["a:65536"]}), ['[0] is "a:65536"', "host:port"]),
     ("port 0", cluster_spec({CHIEF: ["a:0"]}), ['[0] is "a:0"', "host:port"]),
-    ("an address twice", cluster_spec(TWO | {REDUCERS: ["b:2222"]}), ["lists b:2222 twice", "a different address"]),
+    ("an address twice", cluster_spec(TWO | {REDUCERS: ["b:2222"]}), ["contains b:2222 twice", "a different address"]),
     ("port in other digits", cluster_spec({CHIEF: ["a:\u00b2"]}), ["[0] is", "host:port"]),
     ("address is a number", cluster_spec({CHIEF: [2222]}), ["[0] is 2222", "host:port"]),
     ("second address", cluster_spec(TWO | {WORKERS: ["b:1", None]}), ["workerpool1[1] is missing", "host:port"]),
