@@ -21,6 +21,7 @@ from vertex_launch.local.running.connections import Ends, Member
 from vertex_launch.local.running.hosts import LOOPBACK, first_ephemeral_port
 
 PAUSE, REGULAR = 0.02, 0.5  # seconds between two samples, after a connection was opened and otherwise
+ACCEPT = 0.1  # seconds in which a server accepts a connection, if it isn't busy
 SLOWER = 1000  # the pause is at least 1/1000 of the time since the last replica started
 LOOKS = 3  # how many samples of all processes are required before a missing connection is conclusive
 LOCALHOST = {LOOPBACK, "0.0.0.1"}  # 0.0.0.1 stands for ::1
@@ -63,7 +64,7 @@ class Worlds:
             return
         start, spent = time.monotonic(), time.thread_time()
         if (opened := connections.opened()) != self.opened:
-            self.opened, self.settled = opened, start + REGULAR
+            self.opened, self.settled = opened, start + ACCEPT
         if is_regular := last or start >= self.regular_due:
             self.regular_due, self.members = start + REGULAR, connections.processes(numbers)
             self.looks += self.addresses.keys() <= numbers.keys()
