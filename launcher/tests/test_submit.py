@@ -324,9 +324,7 @@ def test_labels_that_were_typed_go_before_those_of_the_file_and_these_before_tho
 def test_a_job_has_as_many_labels_as_google_takes_with_the_one_of_its_request() -> None:
     many = {f"l{i}": "" for i in range(63)}
     assert len(request(JOB, replace(SETTINGS, labels=many)).resource["labels"]) == 64
-    with pytest.raises(
-        FaultError, match="labels: a job can't have 65 labels; keep at most 64 labels, including up to four"
-    ):
+    with pytest.raises(FaultError, match="a job can't have 65 labels; keep at most 64 labels, including up to four"):
         request(JOB, replace(SETTINGS, labels=many), {"team": "vision"})
 
 
