@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from torch import nn
+from torch.distributed.tensor.parallel import SequenceParallel
 
 from trainer.cluster.world import Mesh
 from trainer.parallel import tensor
@@ -14,13 +15,13 @@ from trainer.vertex.errors import TrainerError
 class Heads(nn.Module):
     """A model with so many heads, of which nothing else is asked."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, way: Any) -> None:
         super().__init__()
-        self.heads = count
+        self.heads, self.tensor_parts = count, {"mlp.0": way}
 
 
-def laid_out(heads: int = 16, **flags: Any) -> Mesh:
-    return lay_out(tensor.STRATEGY, tensor.Flags(**flags), machines=3, processes=8, net=Heads(heads))
+def laid_out(heads: int = 16, way: object = "outputs", **flags: Any) -> Mesh:
+    return lay_out(tensor.STRATEGY, tensor.Flags(**flags), machines=3, processes=8, net=Heads(heads, way))
 
 
 def test_the_parts_of_a_layer_lie_within_a_machine() -> None:
@@ -34,10 +35,15 @@ def test_a_machine_without_gpus_has_a_process_for_each_part() -> None:
     assert processes(tensor.STRATEGY, tensor.Flags(), gpus=8) == 8
 
 
+def test_a_layer_may_have_a_style_of_pytorch() -> None:
+    assert laid_out(way=SequenceParallel()) == laid_out()
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         ({"heads": 4}, "--degree 8 doesn't evenly divide the number of attention heads (4)"),
+        ({"way": "rows"}, 'mlp.0 in tensor_parts of trainer/model.py is "rows", but must be outputs or inputs'),
         (
             {"micro_batches": 40},
             "--micro-batches is 40, but each process has fewer samples (--global-batch 96 / 3 = 32)",

@@ -10,7 +10,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from trainer.cluster.world import Mesh, World
 from trainer.parallel import fsdp
 
-SHARDED_ALONG: dict[str, type[ParallelStyle]] = {"outputs": ColwiseParallel, "inputs": RowwiseParallel}
+STYLES: dict[str, type[ParallelStyle]] = {"outputs": ColwiseParallel, "inputs": RowwiseParallel}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,16 @@ class TensorParallel(fsdp.FullyShard):
         Then shard the resulting parts along the `shard` mesh dimension.
         """
         for block in net.blocks:
-            plan = {name: SHARDED_ALONG[cut]() for name, cut in net.tensor_parts.items()}
+            plan = {name: STYLES[way]() if way in STYLES else way for name, way in net.tensor_parts.items()}
             parallelize_module(block, world.along("tensor"), plan)
         return super().wrap(config, net, world)
 
     def findings(self, config: fsdp.Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         if net.heads % mesh.sizes["tensor"]:
             yield f"--degree {mesh.sizes['tensor']} doesn't evenly divide the number of attention heads ({net.heads})"
+        for name, way in net.tensor_parts.items():
+            if isinstance(way, str) and way not in STYLES:
+                yield f'{name} in tensor_parts of trainer/model.py is "{way}", but must be {" or ".join(STYLES)}'
         yield from super().findings(config, mesh, net)
 
 
