@@ -23,8 +23,8 @@ KEPT = ROOT / ".nox/baked"  # the environments of baked projects
 RECORDS = KEPT / "proofs"  # passed proofs of each commit
 TOOLBOX = ROOT / ".nox/toolbox"  # the environment that lint, tests and proofs share
 INSTALLING = {"PIP_COMPILE": "0"}  # pip would compile every module of a library
-# Four processes test generated projects, which often wait. The fifth tests the launcher and the template.
-WORKERS = "5"
+# Eight processes keep two cores busy, because tests often wait for other processes.
+WORKERS = "8"
 FRAMEWORKS = ("pytorch", "tensorflow")
 EXAMPLES = ("images", "text")
 # cookiecutter 2.7 logs a traceback after each answer that a hook rejects.
