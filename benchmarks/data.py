@@ -48,17 +48,18 @@ def main(seconds: float, rounds: int) -> None:
 
 def kinds() -> dict[str, Iterator[Any]]:
     """Return the samples that a project can read, keyed by a description."""
+    if "text" in importlib.import_module("trainer.data").Sample._fields:
+        return {f"{TEXT} bytes": drawn(TEXT)}
+    return {"224 x 224 pixels": drawn(224, 224, 3), "8 x 8 pixels": drawn(8, 8, 1)}
+
+
+def drawn(*shape: int) -> Iterator[Any]:
+    """Yield random samples of this shape. An image also has a label."""
     data, numpy = importlib.import_module("trainer.data"), importlib.import_module("numpy")
     draw = numpy.random.default_rng(0)
-    if "text" in data.Sample._fields:
-        return {f"{TEXT} bytes": (data.Sample(draw.integers(0, 256, TEXT, numpy.uint8)) for _ in range(COUNT))}
-    return {
-        f"{side} x {side} pixels": (
-            data.Sample(draw.integers(0, 256, (side, side, channels), numpy.uint8), number % 10)
-            for number in range(COUNT)
-        )
-        for side, channels in ((224, 3), (8, 1))
-    }
+    for number in range(COUNT):
+        array = draw.integers(0, 256, shape, numpy.uint8)
+        yield data.Sample(array) if len(shape) == 1 else data.Sample(array, number % 10)
 
 
 def compare(title: str, readers: dict[str, Reader], folder: Path, seconds: float, rounds: int) -> None:
@@ -107,7 +108,7 @@ def collated(records: Any) -> Any:
 def bare_grain(folder: Path) -> Iterator[Any]:
     grain = importlib.import_module("grain")
     records = grain.MapDataset.source(records_of(folder)).shuffle(seed=0).repeat()
-    return iter(records.batch(BATCH, batch_fn=collated).to_iter_dataset())
+    return iter(records.batch(BATCH, batch_fn=collated).to_iter_dataset(grain.ReadOptions(4, 8)))
 
 
 def tensors(records: Any) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from trainer.reports.sinks import Values
 from trainer.reports.speed import EVALUATION, EXPORT, Clock
 from trainer.samples.batches import Data, largest_part
 from trainer.samples.fingerprint import require_same
-from trainer.step.state import State, new_model, new_optimizer, step_seed
+from trainer.step.state import State, new_model, new_optimizer, seed_step
 from trainer.step.totals import Totals, add, counted, means, measure
 from trainer.vertex.log import say
 
@@ -74,7 +74,7 @@ def train_step(config: Config, strategy: Strategy, state: State, batch: Batch, w
 
     Returns the sums of the loss and the metrics over the samples of this slice.
     """
-    torch.manual_seed(step_seed(config, state.step, world.data_rank))
+    seed_step(config, state.step, world.data_rank)
     totals = strategy.forward_backward(config, state.net, batch, world)
     norm = strategy.clip(state.net, config.clip, world)
     for group in state.optimizer.param_groups:

@@ -49,9 +49,10 @@ def precision(config: Config, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.precision]
 
 
-def autocast(config: Config, device: torch.device, enabled: bool = True) -> torch.autocast:
+def autocast(config: Config, device: torch.device, enabled: bool = True) -> AbstractContextManager[Any]:
     """Return a context manager in which matrix products use the compute dtype."""
-    return torch.autocast(device.type, LOW, enabled=enabled and precision(config, device) != torch.float32)
+    is_low = enabled and precision(config, device) != torch.float32
+    return torch.autocast(device.type, LOW) if is_low else nullcontext()
 
 
 def compile_and_recompute(config: StrategyFlags, net: Any) -> None:

@@ -6,8 +6,6 @@ To find the samples, this module repeats the step for each sample.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import torch
-
 from trainer.cluster import devices
 from trainer.cluster.world import World
 from trainer.config import Job
@@ -15,7 +13,7 @@ from trainer.data import Batch
 from trainer.parallel.strategy import Strategy
 from trainer.samples.batches import micro_batches, order, train_batches
 from trainer.samples.shards import Dataset
-from trainer.step.state import State, step_seed
+from trainer.step.state import State, seed_step
 from trainer.vertex.errors import TrainerError
 
 SHOWN = 50  # the number of samples in a message; a global batch may have thousands
@@ -72,6 +70,6 @@ def poisoned(job: Job, strategy: Strategy, world: World, state: State, step: int
 def is_finite(job: Job, strategy: Strategy, world: World, state: State, part: Batch) -> bool:
     net = strategy.bare(state.net)
     net.zero_grad()
-    torch.manual_seed(step_seed(job.config, state.step, world.data_rank))
+    seed_step(job.config, state.step, world.data_rank)
     Strategy().forward_backward(job.config, net, part, world)
     return all(bool(p.grad.isfinite().all()) for p in net.parameters() if p.grad is not None)

@@ -58,9 +58,9 @@ def new_optimizer(config: Config, net: nn.Module) -> optim.Optimizer:
     return optim.AdamW(groups, lr=config.learning_rate, fused=fused)
 
 
-def step_seed(config: Config, step: int, rank: int) -> int:
-    """Return the random seed for a step.
-
-    A resumed run uses the same seeds, so it draws the same random numbers as an uninterrupted run.
-    """
-    return int(np.random.SeedSequence((config.seed, step, rank)).generate_state(1, np.uint64)[0])
+def seed_step(config: Config, step: int, rank: int) -> None:
+    """Seed the random numbers of a step, so that a resumed run draws the same ones as an uninterrupted run."""
+    seed = int(np.random.SeedSequence((config.seed, step, rank)).generate_state(1, np.uint64)[0])
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # without a GPU, torch.manual_seed would format a stack trace in each step
+        torch.cuda.manual_seed(seed)
