@@ -94,14 +94,14 @@ def is_there(step: Step) -> bool:
 
 
 def take(steps: list[Step]) -> None:
-    """For each setup step, print and run the gcloud command that creates the resource."""
+    """Print and run the gcloud command of each setup step, which creates a resource."""
     for step in steps:
         console.print(cloud.shown(step.act))
         cloud.take(step.act)
 
 
 def show_quotas(new: Settings) -> None:
-    """For each quota, print whether it's large enough for the job that needs the most.
+    """Print whether each quota is large enough for the job that needs the most.
 
     Skip quotas that gcloud can't read.
     """

@@ -44,7 +44,7 @@ class CloudError(FaultError):
 
 @contextlib.contextmanager
 def google_errors(settings: Settings) -> Iterator[None]:
-    """In the `with` block, convert errors from Google's client libraries into a CloudError with a message for users."""
+    """Convert errors from Google's client libraries in the `with` block into a CloudError with a message for users."""
     try:
         yield
     except (GoogleAPIError, GoogleAuthError) as error:

@@ -153,7 +153,7 @@ def parameter_ids(study: StudySpec) -> Iterator[tuple[str, str]]:
 
 
 def tried(study: StudySpec) -> Iterator[tuple[str, str, list[str]]]:
-    """For each parameter, yield the path of its values, its name, and values that a trial might use."""
+    """Yield the path of each parameter's values, the parameter's name, and values that a trial might use."""
     for node in _nodes(study):
         values: Iterable[float | int | str] = ()
         if node.kind in LARGEST:

@@ -70,7 +70,7 @@ def call(cluster: Cluster, timeout: float, servers: tuple[Node, ...] = (), facts
 
 
 async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """As the chief, collect the messages from all replicas, and send them all the same response.
+    """Collect the messages from all replicas as the chief, and send them all the same response.
 
     Return the response. If the roll call fails, the response describes the problem.
     """
@@ -186,7 +186,7 @@ def listen(node: Node) -> socket.socket:
 
 
 def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts: Facts) -> Mapping[str, Any]:
-    """As a worker, check in with the chief and return the chief's response."""
+    """Check in with the chief as a worker, and return the chief's response."""
     message = {"name": cluster.name, "nodes": [node.address for node in everyone], "facts": dict(facts)}
     deadline = time.monotonic() + timeout
     problem = f"{cluster.chief.name}, the chief, isn't reachable at {cluster.chief.address}"

@@ -107,7 +107,7 @@ def _by_use(items: Sequence[Resource]) -> Assignment:
 
 
 def _by_filter(items: Sequence[Resource], split: Mapping[str, str]) -> Assignment:
-    """For each item, return the first set whose filter matches it. The filter "-" doesn't match any item."""
+    """Return the first set whose filter matches each item. The filter "-" doesn't match any item."""
     filters_of = {name: split.get(f"{name}Filter", "-") for name in SETS}
     tests = {name: filters.predicate(text, {"labels"}) for name, text in filters_of.items() if text != "-"}
     labels = [{"labels": item.get(LABELS, {})} for item in items]

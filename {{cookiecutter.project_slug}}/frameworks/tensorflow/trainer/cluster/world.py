@@ -66,7 +66,7 @@ class World:
 
     @property
     def data_ranks(self) -> range:
-        """This machine's data ranks, one for each of its slices of the global batch."""
+        """The data ranks of this machine, one for each of its slices of the global batch."""
         each = self.mesh.data_size // self.size
         return range(self.rank * each, (self.rank + 1) * each)
 

@@ -138,7 +138,7 @@ class Strategy:
         raise NotImplementedError
 
     def forward_backward(self, config: Config, net: Any, batch: Batch, world: World) -> tuple[Totals, list[tf.Tensor]]:
-        """For one slice of the global batch, return the sums of the loss and the metrics, along with the gradients.
+        """Return the sums of the loss and the metrics over one slice of the global batch, and the gradients.
 
         The sum of all slices' gradients is the gradient of the mean loss over the global batch.
         """

@@ -110,7 +110,7 @@ class ParameterServer(Strategy):
 
 
 def serve(cluster: Cluster, timeout: float) -> None:
-    """As a worker or parameter server, execute the chief's requests until the chief has finished."""
+    """Execute the chief's requests as a worker or parameter server, until the chief has finished."""
     if cluster.trains:
         usable_gpus(cluster)
     job, nodes = ("worker", cluster.nodes[1:]) if cluster.trains else ("ps", cluster.servers)
