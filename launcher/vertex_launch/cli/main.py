@@ -32,7 +32,7 @@ COMMANDS = {
     "status": "Show a job's state, its cost so far, and why it failed. The exit code depends on the job's state.",
     "logs": "Print the output of a job's replicas in chronological order. With --follow, continue until the job ends.",
     "cancel": "Stop a job and keep its checkpoints. To resume, submit the job again with the same output folder.",
-    "cost": "Estimate a job's cost so far from list prices and the run time of its machines.",
+    "cost": "Estimate what a job has cost so far, based on list prices and its machines' run time.",
     "model": "Download the model that a job exported to the bucket. For a tuning job, use the best trial's model.",
     "tensorboard": "Show live TensorBoard curves of a job or tuning job in the browser. To stop, press Ctrl-C.",
     "image": "Build this folder's image. cpu builds a small image, push pushes the image, and cloud uses Cloud Build.",

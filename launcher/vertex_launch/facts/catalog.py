@@ -1,4 +1,4 @@
-"""Dated facts about the machines, prices, and limits of Vertex AI training. The facts come from machines.yaml."""
+"""Facts about the machines, prices, and limits of Vertex AI training, with their dates, from machines.yaml."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -170,7 +170,7 @@ def _no_number(word: str) -> Any:
 
 
 def _values(text: str) -> int:
-    """Return an upper bound on the number of values in JSON text. For text without strings, the bound is tight."""
+    """Return an upper bound on the number of values in JSON text. The bound is tight if no value is a string."""
     return sum(text.count(mark) for mark in ",[{")
 
 

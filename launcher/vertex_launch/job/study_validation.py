@@ -283,7 +283,7 @@ def _of_conditions(node: _Node, study: StudySpec) -> Findings:
 
 
 def _misplaced(node: _Node, child: Conditional, study: StudySpec) -> tuple[str, str] | None:
-    """Return the problem and the solution if a conditional parameter is under itself or under the wrong parameter."""
+    """Return the problem and the solution if a conditional parameter is nested under itself or the wrong parameter."""
     name = child.parameter_spec.parameter_id
     owners = [one.parameter_id for one in study.parameters if _has_values(one, child)]
     parent = owners[0] if owners else "the parameter that it depends on"

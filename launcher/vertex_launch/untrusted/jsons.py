@@ -29,4 +29,4 @@ def shallow(read: Callable[[], Any]) -> Any:
     except RecursionError:
         pass
     fault = f"is nested too deeply, with more than {DEEPEST} levels"
-    raise FaultError(Finding("", fault, "use fewer levels, because a job requires at most ten"))
+    raise FaultError(Finding("", fault, "use fewer levels, because a job never needs more than ten"))

@@ -128,7 +128,7 @@ def test_a_script_that_joins_no_group_is_a_user_s_error(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
     assert (
-        "3 processes ran, but didn't join each other, so each one trained alone. Call torch.distributed" in done.stdout
+        "3 processes ran, but didn't form one world, so each one trained alone. Call torch.distributed" in done.stdout
     )
 
 
@@ -140,7 +140,7 @@ def test_who_trained_alone_is_named_unless_other_programs_have_done_the_work(fol
     (folder / "script.py").write_text(work)
     with own_loop.started(folder, "script.py", count=2) as replicas:
         assert replicas.codes() == ([0, 0] if work else [1, 1])
-    assert ("2 processes ran, but didn't join each other" in replicas.printed(0)) == (work == "")
+    assert ("2 processes ran, but didn't form one world" in replicas.printed(0)) == (work == "")
 
 
 @pytest.mark.proof

@@ -117,7 +117,7 @@ def test_a_script_without_a_strategy_trains_alone_and_is_a_user_s_error(folder: 
     with own_loop.started(folder, "alone.py", count=2) as replicas:
         assert replicas.codes() == [1, 1]
     assert (
-        "2 processes ran, but didn't join each other, so each one trained alone. Train in the scope"
+        "2 processes ran, but didn't form one world, so each one trained alone. Train in the scope"
         in replicas.printed(0)
     )
 

@@ -145,7 +145,8 @@ def list_entries(store: Store, request: Mapping[str, Any]) -> Resource:
     projects = request.get("resourceNames")
     if not (projects and isinstance(projects, list)):
         raise ApiError(
-            "INVALID_ARGUMENT", "resourceNames: the value isn't a list of names; add a name such as projects/PROJECT"
+            "INVALID_ARGUMENT",
+            "resourceNames: the value isn't a list; specify names such as projects/PROJECT",
         )
     expression, query = str(request.get("filter", "")), _query(request)
     searches, state_dir = store.all("hyperparameterTuningJobs"), store.state_dir

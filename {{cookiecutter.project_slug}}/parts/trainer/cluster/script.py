@@ -66,7 +66,7 @@ def require_joined(joined: bool, processes: int, fix: str) -> None:
     """
     own, others = (resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     if processes > 1 and not joined and others < own / 2:
-        raise ScriptError(f"{processes} processes ran, but didn't join each other, so each one trained alone. {fix}")
+        raise ScriptError(f"{processes} processes ran, but didn't form one world, so each one trained alone. {fix}")
 
 
 def find(argv: Sequence[str]) -> Script:
