@@ -120,7 +120,9 @@ def tensors(records: Any) -> tuple[Any, ...]:
 def data_loader(workers: int) -> Reader:
     def read(folder: Path) -> Iterator[Any]:
         data = importlib.import_module("torch.utils.data")
-        options = {"num_workers": workers, "persistent_workers": workers > 0, "drop_last": True}
+        options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0, "drop_last": True}
+        # A forked worker would lack the threads with which ArrayRecord reads.
+        options |= {"multiprocessing_context": "spawn"} if workers else {}
         loader = data.DataLoader(records_of(folder), BATCH, shuffle=True, collate_fn=tensors, **options)
         while True:
             yield from loader
@@ -136,3 +138,5 @@ if __name__ == "__main__":
     given = parser.parse_args()
     sys.path.insert(0, str(given.project.resolve()))
     main(given.seconds, given.rounds)
+    sys.stdout.flush()
+    os._exit(0)  # the workers of a DataLoader would abort, because ArrayRecord still reads in threads of theirs

@@ -68,7 +68,7 @@ def changed(recipe: Recipe, tmp: Path) -> Path:
             replace_function(project / found[1], found[2], found[3])
         elif found := NEW.match(text):
             (project / found[1]).write_text(found[2], encoding="utf-8")
-    for paths in re.findall(r"\b[Dd]elete (`\S+`(?:\sand\s`\S+`)?)", recipe.section):
+    for paths in re.findall(r"\b[Dd]elete\s(`\S+`(?:\sand\s`\S+`)?)", recipe.section):
         for path in re.findall("`(.+?)`", paths):
             (project / path).unlink()
     if recipe.loop:
