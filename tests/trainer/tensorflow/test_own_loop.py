@@ -130,7 +130,9 @@ def test_a_fault_of_the_script_is_a_user_s_error(folder: Path) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize(("fault", "code", "words"), [("exit", 3, "exited with code 3"), ("words", 1, "the data are gone")])
+@pytest.mark.parametrize(
+    ("fault", "code", "words"), [("exit", 3, "exited with code 3"), ("words", 1, "the data are gone")]
+)
 def test_the_script_s_own_exit_code_is_kept(folder: Path, fault: str, code: int, words: str) -> None:
     with own_loop.started(folder, "loop.py", "5", fault) as replicas:
         assert replicas.codes() == [code] * 3
