@@ -180,6 +180,8 @@ def bench(session: nox.Session) -> None:
     """
     session.install(*TOOLS)
     subjects = {*session.posargs} - {*FRAMEWORKS}
+    if unknown := sorted(one for one in subjects if not (ROOT / f"benchmarks/{one}.py").exists()):
+        session.error(f"benchmarks/ doesn't contain {unknown[0]}.py; specify a framework or one of its programs")
     page, strategies = (("--page", f"docs/{name}.md") for name in ("speed", "strategies"))
 
     def measure(subject: str, *arguments: str, python: str = "python", **environ: str) -> None:
