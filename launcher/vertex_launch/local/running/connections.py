@@ -84,8 +84,8 @@ def opened() -> tuple[str, ...]:
 @functools.cache
 def visible() -> bool:
     """Return whether this system can list TCP connections. macOS and some sandboxes can't."""
-    with contextlib.suppress(AttributeError, OSError):
-        return connections([]) is not None
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return bool(opened()) and connections([]) is not None
     return False
 
 
