@@ -86,7 +86,7 @@ class Dataset:
             )
         with ThreadPoolExecutor(READERS) as readers:
             counts = [*readers.map(record_count, paths)]
-        self._folder, self._split = folder, split
+        self._folder, self._split, self._in_bucket = folder, split, in_bucket(folder)
         self.shards = {path.name: (path.stat().st_size, count) for path, count in zip(paths, counts, strict=True)}
         if sum(counts) == 0:
             raise TrainerError(f"{folder}: the {split} shards contain no samples")
@@ -124,7 +124,7 @@ class Dataset:
 
     def _records(self, indices: list[int]) -> list[bytes]:
         try:
-            if in_bucket(self._folder):  # one call reads in parallel, because each read is a request
+            if self._in_bucket:  # one call reads in parallel, because each read is a request
                 records: list[bytes] = self._source.__getitems__(indices)
             else:  # on a disk, the parallel call takes up to five times as long
                 records = [self._source[index] for index in indices]
