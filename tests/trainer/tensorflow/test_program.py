@@ -73,7 +73,7 @@ def test_keras_comes_without_the_libraries_of_its_wrappers_which_a_project_may_i
 import os, sys
 from trainer.cluster import program
 program.prepare(os.environ, [])
-print("keras" in sys.modules, {"sklearn", "matplotlib"} & sys.modules.keys())
+print("keras" in sys.modules, {"sklearn", "scipy", "matplotlib"} & sys.modules.keys())
 import sklearn
 print(sklearn.__name__)
 """
