@@ -63,6 +63,10 @@ class Attention(layers.Layer):
         self.qkv = layers.Dense(3 * width, use_bias=False)
         self.out = layers.Dense(width)
 
+    def build(self, shape: tuple[int, ...]) -> None:
+        self.qkv.build(shape)
+        self.out.build(shape)
+
     def call(self, x: Any) -> Any:
         tokens = x.shape[1]
         q, k, v = ops.unstack(ops.reshape(self.qkv(x), (-1, tokens, *self.split)), axis=2)
@@ -79,6 +83,11 @@ class Block(layers.Layer):
         self.norm2 = layers.LayerNormalization(epsilon=1e-5)
         self.up = layers.Dense(4 * width, activation="gelu")
         self.down = layers.Dense(width)
+
+    def build(self, shape: tuple[int, ...]) -> None:
+        for layer in (self.norm1, self.attention, self.norm2, self.up):
+            layer.build(shape)
+        self.down.build((*shape[:-1], self.up.units))
 
     def call(self, x: Any) -> Any:
         x = x + self.attention(self.norm1(x))
