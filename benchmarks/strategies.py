@@ -83,7 +83,7 @@ def launch(flags: list[str]) -> None:
     with importlib.import_module("torch").device("meta"):
         net = model.build(parsed, images(1))
     mesh = layout.lay_out(strategy, parsed, machines=1, processes=COUNT, net=net)
-    processes.launch(spec.Cluster(), mesh, 60, functools.partial(work, strategy, parsed, mesh))
+    processes.launch(spec.Cluster(), mesh, functools.partial(work, strategy, parsed, mesh))
 
 
 def images(count: int) -> Any:
@@ -138,7 +138,8 @@ def resident(what: str) -> int:
 
 if __name__ == "__main__":
     if "--" in sys.argv:
-        launch(sys.argv[sys.argv.index("--") + 1 :])
+        supervisor, log = (importlib.import_module(f"trainer.{name}") for name in ("cluster.supervisor", "vertex.log"))
+        supervisor.run_to_end(lambda *_: log.exit_code(launch, sys.argv[sys.argv.index("--") + 1 :]))
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
         parser.add_argument("project", type=Path)

@@ -88,7 +88,7 @@ def test_a_run_that_takes_too_long_says_how_far_it_came() -> None:
         ([], "the program printed nothing"),
         (["nvcc is not there", ""], "nvcc is not there"),
         (['{"severity": "ERROR", "message": "no GPU"}', "at last"], "no GPU"),
-        # What the process prints says more than what the agent prints of the process.
+        # What the process prints says more than what its supervisor prints of the process.
         (
             ["Traceback", "torch.OutOfMemoryError: CUDA", '{"severity": "ERROR", "message": "process 0 failed"}'],
             "torch.OutOfMemoryError: CUDA",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -25,8 +26,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 from tests.samples import batch
 from trainer import model, train
 from trainer.checkpoints.saver import Checkpoints
-from trainer.cluster import devices, processes
-from trainer.cluster.spec import Cluster, Node
+from trainer.cluster import devices, processes, supervisor
+from trainer.cluster.spec import Cluster
 from trainer.cluster.world import Mesh, World
 from trainer.config import Job
 from trainer.data import Batch
@@ -37,8 +38,8 @@ from trainer.reports.speed import Clock
 from trainer.samples.batches import Data
 from trainer.step.state import State, new_optimizer
 from trainer.step.totals import means
+from trainer.vertex.log import exit_code
 from trainer.vertex.storage import Storage
-from vertex_launch.local.running.hosts import free_addresses
 
 DEGREE = 2  # processes that hold one copy of the model
 RUN: dict[str, Any] = {"steps": 50, "warmup": 5}
@@ -182,8 +183,12 @@ def main(shards: Path, group: str) -> None:
 
 
 def launch(mesh: Mesh, what: Callable[..., None], *arguments: object) -> None:
-    (address,) = free_addresses(1)
-    processes.launch(Cluster((Node("workerpool0-0", address),)), mesh, TIMEOUT, partial(what, *arguments))
+    """Run a replica's processes, which have the libraries of this one."""
+    work = partial(processes.launch, Cluster(), mesh, partial(what, *arguments))
+    replica = get_context("fork").Process(target=supervisor.run_to_end, args=(lambda *_: exit_code(work),))
+    replica.start()
+    replica.join()
+    assert replica.exitcode == 0
 
 
 if __name__ == "__main__":

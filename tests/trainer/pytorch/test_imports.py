@@ -1,20 +1,20 @@
-"""The agent, for whose start the training processes wait, doesn't import what only they need."""
+"""The supervisor, which waits for the training processes, imports nothing that only they need."""
 
 import subprocess
 import sys
 
+import pytest
+
 from tests.training import DEADLINE, PROJECT
 
-# Each of these takes a tenth of a second or more.
-LATE = {
-    *("torch.distributed.tensor", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch._dynamo", "sympy"),
-    *("tensorboard", "trainer.train", "trainer.export", "trainer.checkpoints.saver"),
-}
+LATE = {"torch", "numpy", "grain", "tyro", "psutil", "trainer.train", "trainer.config", "trainer.cluster.processes"}
 
 
-def test_the_agent_imports_neither_the_loop_nor_what_the_loop_needs() -> None:
-    script = "import sys, trainer.task; trainer.task.choice.load('ddp'); print(*sys.modules, sep='\\n')"
+@pytest.mark.parametrize("program", ["task", "cluster.run"])
+def test_the_supervisor_imports_neither_pytorch_nor_the_trainer(program: str) -> None:
+    script = f"import sys, trainer.{program}; print(*sys.modules, sep='\\n')"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
+    assert "trainer.cluster.supervisor" in done.stdout.split()
     assert LATE & {*done.stdout.split()} == set()

@@ -89,6 +89,13 @@ print(f"process {trainer.args.process_index} of {trainer.args.world_size}", flus
 time.sleep(3)
 """,
 }
+# One of three processes, as a replica starts it.
+WORKER = """
+import sys
+from trainer.cluster import run, script
+from trainer.vertex.log import exit_code
+sys.exit(exit_code(run.run_script, script.find(sys.argv[1:]), 0))
+"""
 RIVALS = Path(vertex_launch.__file__).resolve().parents[2] / "benchmarks/rivals"
 RIVAL_FLAGS = ("--steps", "300", "--log-every", "50", "--global-batch", "96")
 TRAINS = re.compile(r"process (\d+) trains as rank (\d) of 3")
@@ -122,9 +129,8 @@ def test_a_fault_of_the_script_is_a_user_s_error(folder: Path, fault: str, words
 
 def test_a_script_that_joins_no_group_is_a_user_s_error(tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text("import torch; torch.nn.Linear(4, 1)")
-    agent = {"TORCHELASTIC_RUN_ID": "1", "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    command = [sys.executable, *own_loop.RUN, str(tmp_path / "alone.py")]
-    environ = os.environ | agent | {"PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "-c", WORKER, str(tmp_path / "alone.py")]
+    environ = os.environ | {"PYTHONPATH": str(PROJECT), "RANK": "1", "WORLD_SIZE": "3"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 1
     assert (

@@ -18,7 +18,6 @@ from tests.training import DEADLINE, PROJECT
 from trainer.cluster import processes
 from trainer.cluster.spec import Cluster, Node
 from trainer.cluster.world import Mesh
-from trainer.vertex.errors import TrainerError
 from vertex_launch.local.running.hosts import free_addresses
 
 PLACE = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
@@ -103,22 +102,27 @@ def meet_and_lose(mesh: Mesh, lose: Callable[[], None]) -> None:
         world.wait()
 
 
-def launch(lose: Callable[[], None], count: int) -> int:
-    """A replica of so many processes; its exit code."""
+def launch(lose: Callable[[], None], count: int) -> None:
+    """A replica of so many processes."""
     mesh = Mesh({"replicate": count})
-    cluster = Cluster((Node("workerpool0-0", free_addresses(1)[0]),))
-    try:
-        processes.launch(cluster, mesh, TIMEOUT, partial(meet_and_lose, mesh, lose))
-    except TrainerError as error:
-        print(error)
-        return error.exit_code
-    return 0
+    processes.launch(Cluster(), mesh, partial(meet_and_lose, mesh, lose))
 
 
 def run(lose: Callable[[], None], count: int = 2) -> "subprocess.CompletedProcess[str]":
-    program = f"from tests import test_processes as t; import sys; sys.exit(t.launch(t.{lose.__name__}, {count}))"
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", PROGRAM.format(lose=lose.__name__, count=count)]
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
+
+
+PROGRAM = """
+from trainer.cluster import supervisor
+from trainer.vertex.log import exit_code
+
+def main(*_):
+    from tests import test_processes as test
+    return exit_code(test.launch, test.{lose}, {count})
+
+supervisor.run_to_end(main)
+"""
 
 
 @pytest.mark.proof

@@ -95,7 +95,7 @@ def started(folder: Path, *words: str, count: int = 3, reducers: int = 0) -> Ite
                 )
         yield running
     finally:
-        for process_id in processes(f"{MARK}={folder}"):  # of the agents, too, whose processes are detached
+        for process_id in processes(f"{MARK}={folder}"):  # also those that a replica started
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGKILL)
         for process in running.processes:

@@ -8,10 +8,13 @@ because of a firewall), that replica is never reported as lost.
 
 After a replica loses a peer, its heartbeats report the loss. If a replica that hasn't lost a peer receives this report,
 its heartbeats report where in the code its own processes hang.
+
+If the chief exits, Vertex AI stops the other replicas. Therefore, replicas can use heartbeats to exit together.
 """
 
 import contextlib
 import math
+import signal
 import socket
 import threading
 import time
@@ -27,7 +30,8 @@ BEAT_SECONDS = 1.0
 SILENT_SECONDS = 3.0  # without a heartbeat, after which a replica counts as silent
 ANSWER_SECONDS = 10.0  # to wait until each peer that has sent heartbeats is silent or has news
 LONGEST_MESSAGE = 500  # bytes
-LOST = "lost"
+FINISH_SECONDS = 300.0  # to wait until the other replicas have finished; as long as torchrun waits
+LOST, FINISHED = "lost", "finished"
 
 
 class Heartbeat:
@@ -68,12 +72,22 @@ class Heartbeat:
         said = f"{self._name} hasn't heard from {who} for {silent[name]:.0f} s{cure}"
         return PeerError(said, lost_peer="" if cure else name)
 
+    def finish(self) -> None:
+        """Report that this replica has finished, and wait until no other replica is running or until SIGTERM."""
+        self._own, deadline = FINISHED, time.monotonic() + FINISH_SECONDS
+        if self.heard:
+            self._beat()
+        while any(not self._news[name] for name in self.heard.keys() - self._silent()) and time.monotonic() < deadline:
+            if signal.SIGTERM in signal.sigpending():
+                break
+            time.sleep(BEAT_SECONDS / 10)
+
     def _stuck(self) -> PeerError:
         """Return an error that names the hanging replica with the fewest finished steps.
 
         If several replicas qualify, or if no replica hangs, the error's text is empty.
         """
-        hanging = sorted((news, name) for name, news in self._news.items() if news not in ("", LOST))
+        hanging = sorted((news, name) for name, news in self._news.items() if news not in ("", LOST, FINISHED))
         least = [each for each in hanging if each[0][: stuck.WIDTH] == hanging[0][0][: stuck.WIDTH]]
         if len(least) != 1:
             return PeerError()
@@ -90,10 +104,13 @@ class Heartbeat:
 
     def _send(self) -> None:
         while True:
-            for node in self._others.values():
-                with contextlib.suppress(OSError):  # the peer hasn't started yet, or has exited
-                    self._socket.sendto(f"{self._name}\n{self._own}".encode(), address(node, self._socket.family))
+            self._beat()
             time.sleep(BEAT_SECONDS)
+
+    def _beat(self) -> None:
+        for node in self._others.values():
+            with contextlib.suppress(OSError):  # the peer hasn't started yet, or has exited
+                self._socket.sendto(f"{self._name}\n{self._own}".encode(), address(node, self._socket.family))
 
     def _hear(self) -> None:
         while True:
@@ -102,7 +119,7 @@ class Heartbeat:
                 if name in self._others:
                     # A peer with news may exit before other replicas lose a peer. Such a peer isn't the lost peer.
                     self._news[name], self.heard[name] = news, math.inf if news else time.monotonic()
-                    if news:
+                    if news not in ("", FINISHED):
                         self._lost.set()
 
     def _look(self) -> None:

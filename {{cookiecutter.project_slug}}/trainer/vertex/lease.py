@@ -65,7 +65,7 @@ def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
     if not is_chief:
         yield
         return
-    lease, before = Lease(storage), signal.getsignal(signal.SIGTERM)
+    lease, before = Lease(storage, os.getpid()), signal.getsignal(signal.SIGTERM)
 
     def end(*args: Any) -> None:
         lease.close()
@@ -84,11 +84,11 @@ def held(storage: Storage, *, is_chief: bool) -> Iterator[None]:
 
 
 class Lease:
-    """A job's lease on its output folder."""
+    """A job's lease on its output folder, held by the process with the given ID."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, process: int) -> None:
         self._folder = storage.checkpoints / FOLDER
-        self._job = re.sub(r"[^\w-]", "_", storage.job or f"{platform.node()}-{os.getpid()}")
+        self._job = re.sub(r"[^\w-]", "_", storage.job or f"{platform.node()}-{process}")
         self._locked = contextlib.ExitStack()
         self._number, self._stop = 0, threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)

@@ -15,9 +15,7 @@ from trainer.cluster.spec import Cluster
 from trainer.cluster.world import World
 from trainer.vertex.errors import PeerError
 
-# The signal that asks this replica's processes to stop. The agent also sends SIGTERM if a different process fails.
-NOTICE = signal.SIGUSR1
-GRACE_SECONDS = 30  # the time to save a checkpoint after a notice
+NOTICE = signal.SIGTERM  # the signal that asks this replica's processes to stop
 ASK_SECONDS = 0.25  # the interval between two checks; a check takes 0.25 ms, which is 1% of a step of 20 ms
 
 

@@ -1,23 +1,20 @@
 """Runs your own training loop in one process per GPU (python -m trainer.cluster.run [-m] SCRIPT ARGS).
 
-The `trainer.cluster.run` command replaces `torchrun` for any script that torchrun can start. PyTorch's agent sets RANK,
+The `trainer.cluster.run` command replaces `torchrun` for any script that torchrun can start. The command sets RANK,
 WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, and related environment variables. The command also waits until every replica has
 started. The exit code shows whether this replica or another one failed.
 """
 
 import contextlib
 import os
-import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from functools import partial
 
-from trainer.cluster import rollcall, script, spec
+from trainer.cluster import rollcall, script, spec, supervisor
 from trainer.cluster.script import Script
-from trainer.cluster.spec import Cluster
 from trainer.vertex import reducers, storage
 from trainer.vertex.log import exit_code
 
-AGENT = "TORCHELASTIC_RUN_ID"  # set by PyTorch's agent in the processes that it starts
 JOIN = (
     "Call torch.distributed.init_process_group() in the script, or use a library that calls it. Lightning's Trainer"
     ' calls it if you set strategy="ddp", num_nodes, and devices'
@@ -27,16 +24,6 @@ JOIN = (
 def run(argv: Sequence[str], environ: MutableMapping[str, str]) -> None:
     """Run the script in this replica's processes. Raises TrainerError for errors that the user can fix."""
     program, cluster = script.find(argv), spec.from_env(environ)
-    if AGENT in environ:
-        from trainer.cluster import processes
-
-        processes.run_process(cluster.name, partial(run_script, program, len(cluster.servers), environ))
-    else:
-        launch(argv, cluster, environ)
-
-
-def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, str]) -> None:
-    """Wait for all replicas, and then use PyTorch's agent to start the same command in one process per GPU."""
     rank = cluster.rank  # raises an error in a replica that doesn't train
 
     import torch  # takes seconds, so invalid commands are reported first
@@ -44,23 +31,22 @@ def launch(argv: Sequence[str], cluster: Cluster, environ: MutableMapping[str, s
     from trainer.cluster import processes
     from trainer.cluster.world import Mesh
 
-    patience = rollcall.patience(emulated=storage.from_env(environ).emulated)
-    rollcall.call(cluster, patience)
-    gpus = torch.cuda.device_count()
+    gpus, patience = torch.cuda.device_count(), rollcall.patience(emulated=storage.from_env(environ).emulated)
+    rollcall.call(cluster, patience, facts={"the number of GPUs": str(gpus)})
     if not gpus:  # otherwise Accelerate, which transformers' Trainer uses, wouldn't join the processes
         environ.setdefault("ACCELERATE_USE_CPU", "true")
     reducers.prepare(len(cluster.servers), environ, rank=rank, gpus=gpus > 0, required=False)
     mesh = Mesh({"replicate": max(gpus, 1) * len(cluster.nodes)})
-    processes.launch(cluster, mesh, patience, ["-m", "trainer.cluster.run", *argv])
+    processes.launch(cluster, mesh, partial(run_script, program, len(cluster.servers)))
 
 
-def run_script(program: Script, reducers: int, environ: Mapping[str, str]) -> None:
-    """Run the script in a process that PyTorch's agent started. The agent has set RANK for this process."""
+def run_script(program: Script, reducers: int) -> None:
+    """Run the script in one of the replica's processes. RANK is set for this process."""
     import torch
 
-    with must_join(int(environ["WORLD_SIZE"])):
+    with must_join(int(os.environ["WORLD_SIZE"])):
         if reducers and torch.cuda.is_available():
-            program.run_with_reducers(reducers, is_chief=environ["RANK"] == "0")
+            program.run_with_reducers(reducers, is_chief=os.environ["RANK"] == "0")
         else:
             program.run()
 
@@ -87,4 +73,4 @@ def must_join(processes: int) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(run, sys.argv[1:], os.environ))
+    supervisor.run_to_end(partial(exit_code, run), success=0)

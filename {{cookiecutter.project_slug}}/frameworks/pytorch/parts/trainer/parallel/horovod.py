@@ -1,8 +1,8 @@
 """Each GPU holds the whole model, as with the ddp strategy, but Horovod averages the gradients.
 
-This strategy doesn't use horovodrun or SSH. Instead, PyTorch's elastic agent starts the processes. The processes
-exchange the port of Horovod's rendezvous server through their process group. Sums, barriers, and checkpoints also use
-this process group. To limit the size of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
+This strategy doesn't use horovodrun or SSH. Instead, the supervisor starts the processes, as with other strategies. The
+processes exchange the port of Horovod's rendezvous server through their process group. Sums, barriers, and checkpoints
+also use this process group. To limit the size of an all-reduce, set HOROVOD_FUSION_THRESHOLD in the job file.
 Source: Horovod 0.28.1, horovod/runner/gloo_run.py and horovod/common/gloo/gloo_context.cc.
 """
 
@@ -23,26 +23,26 @@ from trainer.parallel.strategy import Strategy, StrategyFlags, compile_and_recom
 from trainer.vertex.errors import LostPeerError
 
 
-def environment(agent: Mapping[str, str], port: int, timeout: float) -> dict[str, str]:
+def environment(ranks: Mapping[str, str], port: int, timeout: float) -> dict[str, str]:
     """Return the environment variables that horovodrun would set for this process.
 
-    The values are based on environment variables that PyTorch's elastic agent sets.
+    The values are based on the ranks of this process in `torch.distributed`.
     """
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": agent["MASTER_ADDR"],
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": ranks["MASTER_ADDR"],
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        "HOROVOD_GLOO_IFACE": agent["GLOO_SOCKET_IFNAME"],
+        "HOROVOD_GLOO_IFACE": ranks["GLOO_SOCKET_IFNAME"],
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(math.ceil(timeout)),
         # A name for the processes that share a machine. Local replicas would all have the same hostname.
-        "HOROVOD_HOSTNAME": f"replica-{agent['GROUP_RANK']}",
-        "HOROVOD_RANK": agent["RANK"],
-        "HOROVOD_SIZE": agent["WORLD_SIZE"],
-        "HOROVOD_LOCAL_RANK": agent["LOCAL_RANK"],
-        "HOROVOD_LOCAL_SIZE": agent["LOCAL_WORLD_SIZE"],
-        "HOROVOD_CROSS_RANK": agent["GROUP_RANK"],
-        "HOROVOD_CROSS_SIZE": agent["GROUP_WORLD_SIZE"],
+        "HOROVOD_HOSTNAME": f"replica-{ranks['GROUP_RANK']}",
+        "HOROVOD_RANK": ranks["RANK"],
+        "HOROVOD_SIZE": ranks["WORLD_SIZE"],
+        "HOROVOD_LOCAL_RANK": ranks["LOCAL_RANK"],
+        "HOROVOD_LOCAL_SIZE": ranks["LOCAL_WORLD_SIZE"],
+        "HOROVOD_CROSS_RANK": ranks["GROUP_RANK"],
+        "HOROVOD_CROSS_SIZE": ranks["GROUP_WORLD_SIZE"],
     }
 
 
