@@ -6,12 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.training import PROJECT, eventually
+from tests.training import DEADLINE, PROJECT, eventually
 from trainer.cluster import stuck
 from trainer.cluster.heartbeat import Heartbeat
 from trainer.cluster.spec import Cluster, Node
@@ -26,6 +26,7 @@ from trainer.cluster.spec import Cluster, Node
 name, *nodes = sys.argv[1:]
 heartbeat = Heartbeat(Cluster(tuple(Node(*node.split("=")) for node in nodes), name))
 sys.stdin.read()
+heartbeat.finish()
 """
 
 
@@ -61,6 +62,15 @@ def test_where_all_others_fell_silent_together_the_fault_may_be_here() -> None:
             process.send_signal(signal.SIGSTOP)
         assert eventually(lambda: str(heartbeat.loss()).endswith(" s; this replica might be cut off from the network"))
         assert heartbeat.loss().event == {"lost_peer": ""}
+
+
+def test_who_has_finished_waits_for_those_that_run_and_not_for_one_that_is_frozen() -> None:
+    with workers() as (heartbeat, processes), ThreadPoolExecutor() as waiting:
+        processes[0].send_signal(signal.SIGSTOP)
+        assert eventually(lambda: bool(wait([waiting.submit(heartbeat.finish)], 0.5).not_done))
+        assert processes[1].stdin
+        processes[1].stdin.close()
+        assert processes[1].wait(DEADLINE) == 0
 
 
 HANGS = "decode (trainer/data.py:71): no progress for 41 s, since step 30"
