@@ -116,14 +116,14 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # macOS discards a signal that is ignored by default
         while self._running:
             event = signal.sigwait(EVENTS)
-            if event == BEGIN:
+            if event == BEGIN and not self._work:
                 self._begin(receiver)
             elif event == signal.SIGTERM:
                 self._stopped = True
                 self._end_processes(signal.SIGTERM)
             elif event == signal.SIGALRM:
                 self._end_processes(signal.SIGKILL)
-            else:  # SIGCHLD, or SIGINT, which a terminal also sends to the other processes
+            elif event == signal.SIGCHLD:  # SIGINT is ignored, because a terminal also sends it to the processes
                 self._reap()
         return self._exit_code()
 
