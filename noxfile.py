@@ -7,7 +7,9 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nox
@@ -235,7 +237,22 @@ def network(session: nox.Session) -> None:
 def run_tests(session: nox.Session, *arguments: str, **environ: str) -> None:
     """Run the template's tests in the environment shared with lint."""
     kept = {"BAKED": str(KEPT), "MYPY_CACHE_DIR": str(KEPT / "mypy"), **SHARED, **environ}
+    if make_toolbox(session):
+        warm_up(session.posargs, kept)
     tool(session, "python", "-m", "pytest", *SPREAD, *arguments, **kept)
+
+
+def warm_up(posargs: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Compile the modules that all test processes import. Each of these processes would compile them otherwise.
+
+    Meanwhile, create the environments of both frameworks. Tests wait until these environments are complete.
+    """
+    python, environment = str(TOOLBOX / "bin/python"), os.environ | environ
+    for framework in () if posargs else FRAMEWORKS:
+        program = f"from tests.conftest import kept_environment; kept_environment({framework!r})"
+        subprocess.Popen([python, "-c", program], cwd=ROOT, env=environment)
+    collecting = (python, "-m", "pytest", "-q", "--collect-only")
+    subprocess.run(collecting, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
 
 
 def unpinned(requirements: str) -> str:
@@ -245,17 +262,24 @@ def unpinned(requirements: str) -> str:
 
 def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
     """Run a command in the shared environment; create or update the environment first."""
+    make_toolbox(session)
     programs = TOOLBOX / "bin"
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    session.run(str(programs / name), *arguments, env={"PATH": path, **environ}, external=True)
+
+
+def make_toolbox(session: nox.Session) -> bool:
+    """Create or update the shared environment. Return whether this was necessary."""
     packages = (*TESTING, f"--constraint={LAUNCHER / 'constraints.txt'}", EDITABLE)
     files = [(LAUNCHER / name).read_text(encoding="utf-8") for name in ("pyproject.toml", "constraints.txt")]
     wanted = "\n".join((f"# Python {sys.version}", *packages, *files))
-    installed = TOOLBOX / "installed.txt"
-    if not (installed.exists() and installed.read_text(encoding="utf-8") == wanted):
-        session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)
-        session.run(str(programs / "python"), "-m", "pip", "install", "-q", *packages, env=INSTALLING, external=True)
-        installed.write_text(wanted, encoding="utf-8")
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    session.run(str(programs / name), *arguments, env={"PATH": path, **environ}, external=True)
+    installed, python = TOOLBOX / "installed.txt", str(TOOLBOX / "bin/python")
+    if installed.exists() and installed.read_text(encoding="utf-8") == wanted:
+        return False
+    session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)
+    session.run(python, "-m", "pip", "install", "-q", *packages, env=INSTALLING, external=True)
+    installed.write_text(wanted, encoding="utf-8")
+    return True
 
 
 def bake(session: nox.Session, framework: str, folder: Path, example: str = EXAMPLES[0]) -> Path:

@@ -2,6 +2,7 @@
 
 import fcntl
 import functools
+import gc
 import itertools
 import os
 import shutil
@@ -97,9 +98,14 @@ def kept_folder(name: str, otherwise: Path) -> Path:
 
 def give_environment(project: Path, framework: str, otherwise: Path) -> None:
     """Make the project's .venv, as its own noxfile does. All projects of a framework share one, which is kept."""
-    home = environment(framework, kept_folder(f"{framework}-environment", otherwise))
+    home = kept_environment(framework, otherwise)
     (project / ".venv").symlink_to(home / ".venv")
     shutil.copy(home / "requirements/laptop.txt", project / "requirements")  # which names the folder of its template
+
+
+def kept_environment(framework: str, otherwise: Path = ROOT / ".nox/baked") -> Path:
+    """Return the folder with a framework's .venv, which BAKED keeps for later runs."""
+    return environment(framework, kept_folder(f"{framework}-environment", otherwise))
 
 
 @functools.cache
@@ -158,6 +164,17 @@ def run(folder: Path, *command: str, **environ: str) -> "subprocess.CompletedPro
     )
 
 
+def pytest_configure() -> None:
+    """Collect no garbage while modules are imported, because the modules stay."""
+    gc.disable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest first, so that all cores have work until the end: the frameworks, then what is slow."""
     items.sort(key=lambda item: (item.path.name != LONGEST, "slow" not in item.keywords))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but never search the imported modules for it."""
+    gc.freeze()
+    gc.enable()
