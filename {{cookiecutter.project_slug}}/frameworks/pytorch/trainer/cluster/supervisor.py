@@ -98,7 +98,7 @@ class Supervisor:
             as torchrun would stop it. After SIGTERM, a process with the trainer's code saves a checkpoint instead.
     """
 
-    pipe: BinaryIO  # in the first process, leads to the supervisor
+    pipe: BinaryIO | None = None  # in the first process, leads to the supervisor
 
     def __init__(self, success: int) -> None:
         self._success, self._running = success, dict[int, int]()  # process ID -> local rank
@@ -213,10 +213,16 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
 
 
 def begin(work: Work) -> None:
-    """Let the supervisor start the replica's other processes and its heartbeats. Call this in the first process."""
-    with Supervisor.pipe as pipe:
-        os.kill(os.getppid(), BEGIN)
-        pickle.dump(work, pipe)
+    """Let the supervisor start the replica's other processes and its heartbeats. Call this in the first process.
+
+    Without a supervisor, as in a notebook, the calling process is the replica's only one.
+    """
+    if Supervisor.pipe:
+        with Supervisor.pipe as pipe:
+            os.kill(os.getppid(), BEGIN)
+            pickle.dump(work, pipe)
+    elif work.count > 1:
+        raise TrainerError(f"this replica needs {work.count} processes; run python -m trainer.task")
     os.environ.update(work.ranks(0))
 
 
