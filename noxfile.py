@@ -238,17 +238,17 @@ def run_tests(session: nox.Session, *arguments: str, **environ: str) -> None:
     """Run the template's tests in the environment shared with lint."""
     kept = {"BAKED": str(KEPT), "MYPY_CACHE_DIR": str(KEPT / "mypy"), **SHARED, **environ}
     if make_toolbox(session):
-        warm_up(session.posargs, kept)
+        warm_up(FRAMEWORKS if session.name == "tests" and not session.posargs else (), kept)
     tool(session, "python", "-m", "pytest", *SPREAD, *arguments, **kept)
 
 
-def warm_up(posargs: Sequence[str], environ: Mapping[str, str]) -> None:
+def warm_up(frameworks: Sequence[str], environ: Mapping[str, str]) -> None:
     """Compile the modules that all test processes import. Each of these processes would compile them otherwise.
 
-    Meanwhile, create the environments of both frameworks. Tests wait until these environments are complete.
+    Meanwhile, create the environments of these frameworks. Tests wait until these environments are complete.
     """
     python, environment = str(TOOLBOX / "bin/python"), os.environ | environ
-    for framework in () if posargs else FRAMEWORKS:
+    for framework in frameworks:
         program = f"from tests.conftest import kept_environment; kept_environment({framework!r})"
         subprocess.Popen([python, "-c", program], cwd=ROOT, env=environment)
     collecting = (python, "-m", "pytest", "-q", "--collect-only")
