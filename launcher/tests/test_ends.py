@@ -254,7 +254,8 @@ def events_of(*lines: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_last_event_counts_until_the_replica_goes_on() -> None:
     lost, named = {"lost_peer": ""}, {"lost_peer": "workerpool1-0", "severity": "ERROR"}
     assert events_of(lost, {"message": "x"}, named) == [lost, lost, named]
-    for goes_on in ({"step": 3, "steps": 9}, {"resumed": 3}, {"saved": 3}):
+    of_elastic = {"gone": ["workerpool1-0"]}, {"back": ["workerpool1-0"]}
+    for goes_on in ({"step": 3, "steps": 9}, {"resumed": 3}, {"saved": 3}, *of_elastic):
         assert events_of(named, goes_on) == [named, {}]
     assert events_of({"saved": 3, "asked_to_stop": "workerpool1-0"})[0]["asked_to_stop"] == "workerpool1-0"
 

@@ -263,6 +263,16 @@ def test_whatever_a_replica_prints_is_a_line_of_text(served: Served, line: str, 
     assert [one["text"] for one in served.json(f"/page/jobs/{id}")["lines"]] == [shown]
 
 
+def test_a_replica_that_goes_and_comes_back_is_in_the_log_and_in_a_curve(served: Served) -> None:
+    gone = {"message": "workerpool1-0 is gone", "severity": "WARNING", "gone": ["workerpool1-0"]}
+    back = {"message": "workerpool1-0 is back", "severity": "INFO", "back": ["workerpool1-0"]}
+    words = [json.dumps(gone), step(20, replicas=2), json.dumps(back), step(40, replicas=3)]
+    shown = served.json(f"/page/jobs/{served.say(served.job(), *words)}")
+    (first, _, third, _) = ((line["severity"], line["text"]) for line in shown["lines"])
+    assert (first, third) == (("WARNING", gone["message"]), ("INFO", back["message"]))
+    assert shown["points"]["replicas"] == [[20, 2], [40, 3]]
+
+
 def test_only_finite_numbers_of_the_chief_with_a_step_are_points(served: Served) -> None:
     job = served.job()
     id = served.say(

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from vertex_launch.errors import FaultError
 from vertex_launch.facts import catalog
 from vertex_launch.job.spec import Job, TuningJob, load, parse
 from vertex_launch.local.running import containers
-from vertex_launch.plan import memory, planner, pools, reducers, report, scaling, workload
+from vertex_launch.plan import failures, memory, planner, pools, reducers, report, scaling, workload
 from vertex_launch.plan.allreduce_cost import Machines
 from vertex_launch.plan.apply import apply
 from vertex_launch.plan.memory import RESERVED
@@ -527,6 +528,50 @@ def test_of_machines_of_an_unknown_network_only_the_needs_are_known() -> None:
     )
 
 
+# Three machines, a step of 1 s and a checkpoint every 200 steps; the time and the price are of a long run.
+RUN = failures.Run(machines=3, seconds=500 * 3600, step_seconds=1, checkpoint_every=200, usd=30)
+
+
+@pytest.mark.parametrize(
+    ("run", "restart", "elastic"),
+    [
+        (RUN, 600 + 100, 1 + 600 * 5 / 9),
+        (replace(RUN, machines=8), 600 + 100, 1 + 600 * 15 / 64),
+        (replace(RUN, machines=1), 600 + 100, 1 + 600),  # nobody is left while the machine starts
+        (replace(RUN, step_seconds=10), 600 + 1000, 10 + 600 * 5 / 9),
+        (replace(RUN, seconds=100), 600 + 50, 1 + 600 * 5 / 9),  # a run that ends before its first checkpoint
+    ],
+)
+def test_a_lost_machine_costs_a_start_and_half_of_the_steps_between_two_checkpoints_or_one_step_and_some_speed(
+    run: failures.Run, restart: float, elastic: float
+) -> None:
+    found = failures.failures(run, hours_between=1000)
+    assert (found.restart_seconds, found.elastic_seconds) == pytest.approx((restart, elastic))
+    assert found.count == pytest.approx(run.machines * run.seconds / 3600 / 1000)
+
+
+@pytest.mark.parametrize(
+    ("run", "hours", "pays", "words"),
+    [
+        (replace(RUN, checkpoint_every=20000), 1000, False, "about 4 h 16 min and $128.32 per run, which is 0.9%"),
+        (replace(RUN, checkpoint_every=40000), 1000, True, "Yes: --strategy elastic would save about 8 h 26 min"),
+        (replace(RUN, checkpoint_every=40000, usd=None), 1000, True, "8 h 26 min per run, which is 1.7% of the run."),
+        (replace(RUN, checkpoint_every=40000, is_offered=False), 1000, True, "An optional part of PyTorch projects"),
+        (RUN, 1000, False, "No: --strategy elastic would save about 9 min 8 s and $4.57 per run, which is 0.0% of"),
+        (RUN, 30_000, False, "No: only one in 20 such runs loses a machine."),
+        (replace(RUN, machines=1), 10, False, "No: if the only machine fails, no machine can continue."),
+        (replace(RUN, fits=False), 10, False, "No: --strategy elastic requires that the model fits on one GPU."),
+        (replace(RUN, step_seconds=1000, checkpoint_every=1), 10, False, "wouldn't save time."),
+    ],
+)
+def test_elastic_pays_if_runs_are_long_and_a_failure_is_dear(
+    run: failures.Run, hours: float, pays: bool, words: str
+) -> None:
+    verdict = failures.failures(run, hours).verdict
+    assert verdict.pays is pays
+    assert words in verdict.text
+
+
 FILE = """# A job.
 workerPoolSpecs:
   - {machineSpec: {machineType: a2-highgpu-8g}, replicaCount: 1}   # the chief
@@ -678,6 +723,31 @@ def test_a_plan_is_one_json_document(folder: Path) -> None:
     assert answer["gradient_bytes"] == 1.36e9
     assert answer["rows"][0]["role"] == "chief"
     assert answer["advised"]["verdict"]["text"]
+
+
+def test_what_a_lost_machine_costs_is_told_to_those_who_say_how_often_that_happens(project: Path, folder: Path) -> None:
+    def told(*flags: str) -> str:
+        shown = launch("jobs/workers.yaml", *GIVEN, *flags, folder=folder)
+        return " ".join((shown.stdout + shown.stderr).split())
+
+    assert "requires the trainer's --steps and --checkpoint-every" in told("--hours-between-failures", "2000")
+    shutil.copytree(project / "trainer", folder / "trainer")  # whose flags say how many steps there are
+    assert "Lost machines" not in told()
+    rare = told("--hours-between-failures", "2000")
+    assert "the 3 training machines fail less than 0.01 times in " in rare
+    assert re.search("No: only one in [0-9]{1,3},[0-9]{3} such runs loses a machine.", rare)
+    jobs, flags = folder / "jobs/workers.yaml", '"--steps", "6000000", "--checkpoint-every", "20000"'
+    jobs.write_text(jobs.read_text().replace('args: ["--', f'args: [{flags}, "--'))
+    found = json.loads(told("--hours-between-failures", "50", "--json"))["failures"]
+    assert found["run"]["seconds"] == 3600  # the timeout in the job file
+    assert (found["run"]["machines"], found["run"]["checkpoint_every"]) == (3, 20000)
+    assert found["restart_seconds"] == 600 + 1800  # no checkpoint was saved
+    assert found["verdict"]["text"].startswith("No: only one in ")
+    assert "--hours-between-failures is -1; use a finite number above 0" in told("--hours-between-failures=-1")
+    both = told("--hours-between-failures", "9", "--compare")
+    assert "--compare can't be combined with --hours-between-failures" in both
+    without = launch("jobs/workers.yaml", "--gradient-bytes=1e9", "--hours-between-failures=9", folder=folder)
+    assert "requires the time of a step; set --step-seconds" in without.stderr
 
 
 def test_jobs_stand_side_by_side(folder: Path) -> None:

@@ -255,6 +255,7 @@ def test_the_strategies_of_the_trainer_are_the_modules_that_define_one(tmp_path:
 def test_a_flag_of_another_strategy_is_told_as_the_trainer_tells_it(project: Path, tmp_path: Path) -> None:
     ours = training.project(project, date(2024, 1, 1))
     assert ours.takers["degree"] == ("fsdp", "pipeline", "tensor")
+    assert ours.takers[training.ELASTIC] == ("elastic",)
 
     def faults(*flags: str) -> list[str]:
         edits = alone(CPU, **{"containerSpec.args": [*flags]})
@@ -376,10 +377,9 @@ def test_the_default_batch_is_the_trainers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [("--strategy", "pipeline"), ("--strategy", "model_parallel")])
 def test_gpus_that_share_one_model_need_no_sample_each(flags: tuple[str, str], tmp_path: Path) -> None:
-    project = replace(PROJECT, flags={**PROJECT.flags, "strategy": "ddp"})
     few, without_reducers = ("--global-batch", "12"), {P2: GONE}  # which serve no pipelines
-    assert [one.code for one in found(tmp_path, told(*few) | without_reducers, project=project)] == ["batch-small"]
-    assert found(tmp_path, told(*few, *flags) | without_reducers, project=project) == []
+    assert [one.code for one in found(tmp_path, told(*few) | without_reducers)] == ["batch-small"]
+    assert found(tmp_path, told(*few, *flags) | without_reducers) == []
 
 
 def test_the_flags_of_another_program_are_its_own_business(tmp_path: Path) -> None:

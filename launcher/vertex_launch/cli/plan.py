@@ -4,7 +4,8 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -16,10 +17,12 @@ from vertex_launch.errors import FaultError, not_installed
 from vertex_launch.job.contract import with_arguments
 from vertex_launch.job.spec import Job, TuningJob, trial
 from vertex_launch.local.running import containers, host
-from vertex_launch.plan import apply, planner, pools, report, workload
+from vertex_launch.plan import apply, failures, planner, pools, report, workload
 from vertex_launch.plan.planner import MFU, Compute, Needs, Plan
 from vertex_launch.plan.workload import Workload
+from vertex_launch.rules import training
 from vertex_launch.rules.containers import OF_REDUCERS, image_of
+from vertex_launch.rules.rule import RuleContext
 from vertex_launch.settings import Settings
 
 PICTURES = (".png", ".svg")
@@ -44,6 +47,10 @@ class PlanOptions(SettingsOptions):
     mfu: Annotated[
         float, Parameter(help="Expected fraction of peak FLOPS, from 0.01 to 1. A measured speed overrides it.")
     ] = MFU
+    hours_between_failures: Annotated[
+        float | None,
+        Parameter(help="Mean time between failures of one machine. Adds the cost of failures to the plan."),
+    ] = None
     chart: Annotated[Path | None, Parameter(help="Save a chart for 1 to 1,024 machines as a .png or .svg file.")] = None
     apply: Annotated[bool, Parameter(help="If reducers can help, set the recommended number in the job file.")] = False
     json: Annotated[bool, Parameter(help="Print one JSON document instead of tables.")] = False
@@ -54,6 +61,8 @@ class PlanOptions(SettingsOptions):
         jobs = [job for path in self.jobs for job in approved(path, settings)]
         _require_sense(self, flags)
         plans = [_plan(job, settings, self, flags) for job in jobs]
+        if hours := self.hours_between_failures:
+            plans = [_with_failures(plans[0], jobs[0], settings, flags, hours)]
         if self.chart:
             _draw(plans[0], self.chart)
         if self.chart and not self.json:
@@ -69,7 +78,8 @@ class PlanOptions(SettingsOptions):
 
 
 def _require_sense(wanted: PlanOptions, flags: Sequence[str]) -> None:
-    for name, value in (("--step-seconds", wanted.step_seconds), ("--gradient-bytes", wanted.gradient_bytes)):
+    above_zero = ("step_seconds", "gradient_bytes", "hours_between_failures")
+    for name, value in {f"--{name.replace('_', '-')}": getattr(wanted, name) for name in above_zero}.items():
         if value is not None and not 0 < value < math.inf:
             raise FaultError(f"{name} is {value:g}; use a finite number above 0")
     for fault, present in _contradictions(wanted, flags).items():
@@ -88,11 +98,13 @@ def _contradictions(wanted: PlanOptions, flags: Sequence[str]) -> dict[str, obje
     """Map each error message about contradictory options to whether it applies."""
     count, unasked = len(wanted.jobs), wanted.gradient_bytes is not None  # --gradient-bytes replaces the trainer
     changes, computed, run = wanted.chart or wanted.apply, wanted.step_seconds is not None, wanted.run
+    hours = wanted.hours_between_failures
     unwritten = flags and wanted.apply
     return {
         f"--mfu is {wanted.mfu:g}; use a fraction from 0.01 to 1": not 0.01 <= wanted.mfu <= 1,
         f"plan accepts one job, not {count}; to compare jobs, add --compare": count > 1 and not wanted.compare,
         "--compare can't be combined with --apply or --chart; remove --compare": wanted.compare and changes,
+        "--compare can't be combined with --hours-between-failures; remove one of them": wanted.compare and hours,
         "--gradient-bytes can't be combined with trainer flags after --; use only one of them": flags and unasked,
         "--apply can't be combined with flags after --; add them to the args in the job file first": unwritten,
         "--step-seconds and --run both set the compute time; use only one of them": computed and run,
@@ -131,6 +143,29 @@ def _measured(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, wor
         gpus = pools.machines(pools.rows(trial(job), settings.catalog)).members
         return Compute(work.global_batch / gpus / rate, how)
     return None
+
+
+def _with_failures(
+    plan: Needs, subject: Job | TuningJob, settings: Settings, flags: Sequence[str], hours: float
+) -> Plan:
+    """Add the cost of failures to a plan. Raises FaultError if the time or the number of steps is unknown."""
+    job = with_arguments(trial(subject), flags)
+    context = RuleContext(settings, settings.catalog, training.project(Path(), date.today()))
+    steps, every = (training.number_of(job, name, context) for name in ("steps", "checkpoint_every"))
+    if not (isinstance(plan, Plan) and plan.step_seconds):
+        raise FaultError(f"{job.path}: --hours-between-failures requires the time of a step; set --step-seconds")
+    if not (steps and every):
+        raise FaultError(f"{job.path}: --hours-between-failures requires the trainer's --steps and --checkpoint-every")
+    run = failures.Run(
+        machines=plan.machines.count,
+        seconds=min(steps * plan.step_seconds, job.timeout_seconds),
+        step_seconds=plan.step_seconds,
+        checkpoint_every=every,
+        usd=plan.price.usd / plan.at_once if plan.price else None,
+        fits=plan.memory is None or plan.memory.fits,
+        is_offered=training.ELASTIC in context.project.flags,
+    )
+    return replace(plan, failures=failures.failures(run, hours))
 
 
 def _draw(plan: Needs, path: Path) -> None:

@@ -77,7 +77,7 @@ def summary(job: Job | TuningJob, settings: Settings, checks: Preflight = NOTHIN
             *map(_image_line, checks.images),
             f"  output   {address}{f' ({checks.folder})' if checks.folder else ''}",
             f"  account  {spec.service_account or 'Vertex AI service agent'}",
-            f"  limits   {strategy}, at most {duration(3600 * _hours(run))}{' per trial' if search else ''}",
+            f"  limits   {strategy}, at most {duration(run.timeout_seconds)}{' per trial' if search else ''}",
             f"  price    {price(job, settings)}",
         ]
     )
@@ -173,14 +173,8 @@ def price(job: Job | TuningJob, settings: Settings) -> str:
     each, trials = pools.price(pools.rows(trial(job), settings.catalog)), pools.trials(job) or pools.Trials(1, 1)
     if each is None:
         return "unknown; add it under [prices] in vertex.toml"
-    most = usd(trials.count * _hours(trial(job)) * each.usd)
+    most = usd(trials.count * trial(job).timeout_seconds / 3600 * each.usd)
     return f"{usd(trials.at_once * each.usd)} per hour, {most} at most ({each.certainty}: {each.source})"
-
-
-def _hours(run: Job) -> float:
-    """Return the maximum duration of one run, in hours. If the job doesn't set a timeout, return seven days."""
-    scheduling = run.spec.scheduling
-    return scheduling.timeout.total_seconds() / 3600 if "timeout" in scheduling else 7 * 24
 
 
 def _search_lines(job: HyperparameterTuningJob) -> tuple[str, ...]:

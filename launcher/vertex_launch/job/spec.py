@@ -26,6 +26,7 @@ from vertex_launch.job.job_resource import camel
 CHIEF, WORKERS, REDUCERS, EVALUATORS = range(4)
 CHIEF_REPLICA = "workerpool0-0"  # the service's name for the chief
 OUTPUT = "baseOutputDirectory.outputUriPrefix"
+LONGEST_SECONDS = 7 * 24 * 3600.0  # the default job timeout
 REDUCER_IMAGE = "/reductionserver"
 
 TUNING_KEYS = {"studySpec", "trialJobSpec"}
@@ -141,6 +142,12 @@ class Job:
     @property
     def training_pools(self) -> tuple[Pool, ...]:
         return tuple(pool for pool in self.pools if pool.trains)
+
+    @property
+    def timeout_seconds(self) -> float:
+        """The maximum duration of the job. If the job doesn't set a timeout, the maximum is seven days."""
+        scheduling = self.spec.scheduling
+        return float(scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS)
 
     @property
     def strategy(self) -> str:

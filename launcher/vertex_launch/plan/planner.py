@@ -11,6 +11,7 @@ from vertex_launch.job.spec import Job, TuningJob, trial
 from vertex_launch.plan import advice, memory, pools, reducers, scaling
 from vertex_launch.plan.advice import Training, Verdict
 from vertex_launch.plan.allreduce_cost import AllReduce, Machines
+from vertex_launch.plan.failures import Failures
 from vertex_launch.plan.memory import Memory
 from vertex_launch.plan.pools import Quota, Row, Trials
 from vertex_launch.plan.reducers import AllReduceOptions, Sizing
@@ -85,11 +86,18 @@ class Plan(Needs):
     all_reduce: AllReduce  # with the reducers in the file unless they are idle, otherwise with a ring
     here: Point | None  # the job as it is in the file
     curves: tuple[Curve, ...]
+    failures: Failures | None = None  # if the mean time between failures is known
 
     @property
     def known_compute(self) -> float | None:
         """The compute time of one step in seconds. If the time isn't reliable, the value is None."""
         return self.compute.seconds if self.compute and self.compute.counts else None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The time of one step in seconds, including communication. If the time isn't reliable, the value is None."""
+        compute = self.known_compute
+        return reducers.step_seconds(compute, self.all_reduce.seconds) if compute else None
 
     @property
     def alone(self) -> float | None:
@@ -99,8 +107,8 @@ class Plan(Needs):
     @property
     def over_one(self) -> float | None:
         """The ratio of the job's throughput to that of the strongest machine alone."""
-        compute, scale = self.known_compute, pools.scale(self.rows)
-        return scale * compute / reducers.step_seconds(compute, self.all_reduce.seconds) if compute else None
+        compute, step = self.known_compute, self.step_seconds
+        return pools.scale(self.rows) * compute / step if compute and step else None
 
     @property
     def hierarchical_ring(self) -> str:

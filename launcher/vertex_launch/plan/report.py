@@ -13,7 +13,8 @@ from rich.text import Text
 from vertex_launch.facts.catalog import FACTS
 from vertex_launch.plan.advice import SAME
 from vertex_launch.plan.allreduce_cost import AllReduce
-from vertex_launch.plan.formatting import seconds, size, usd
+from vertex_launch.plan.failures import START, Failures
+from vertex_launch.plan.formatting import duration, seconds, size, usd
 from vertex_launch.plan.memory import RESERVED
 from vertex_launch.plan.planner import Needs, Option, Plan
 from vertex_launch.plan.pools import differ, training
@@ -40,7 +41,9 @@ def report(plan: Needs) -> RenderableType:
     parts += _section("One step", _step(plan))
     if plan.machines.count > 1:
         parts += [Text(), _all_reduce_table(plan), Text(), *map(Text, _all_reduce(plan))]
-    return Group(*parts, *_section("Reduction servers", _verdicts(plan)), facts)
+    parts += _section("Reduction servers", _verdicts(plan))
+    parts += _section("Lost machines", _failures(plan.failures)) if plan.failures else ()
+    return Group(*parts, facts)
 
 
 def comparison(plans: Sequence[Needs], console: Console) -> RenderableType:
@@ -172,6 +175,25 @@ def _verdicts(plan: Plan) -> Iterator[str]:
     texts = {option.verdict.text: f"Reducers {_where(plan, option)}. " for option in plan.options}
     for text, whose in texts.items():
         yield f"{whose if len(texts) > 1 else ''}{text}"
+
+
+def _failures(found: Failures) -> Iterator[str]:
+    run = found.run
+    if run.machines > 1:
+        count = f"{found.count:.2g}" if found.count >= 0.01 else "less than 0.01"
+        yield (
+            f"If each machine fails once in {found.hours_between:,g} hours, the {run.machines} training machines fail"
+            f" {count} times in {duration(run.seconds)} on average."
+        )
+        yield (
+            f"If all machines restart, a failure costs {duration(found.restart_seconds)}. We assume that a new machine"
+            f" starts in {START / 60:.0f} min. The machines then repeat half of the steps between two checkpoints."
+        )
+        yield (
+            f"With --strategy elastic, a failure costs {duration(found.elastic_seconds)} on average, because the other"
+            f" machines continue. They wait only for the chief, so set --quorum-timeout to at least {START:.0f}."
+        )
+    yield found.verdict.text
 
 
 def _where(plan: Plan, option: Option) -> str:

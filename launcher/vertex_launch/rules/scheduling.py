@@ -10,7 +10,7 @@ from google.cloud.aiplatform_v1.types.reservation_affinity import ReservationAff
 from vertex_launch.job.spec import OUTPUT, Job, Pool
 from vertex_launch.rules.region_and_output import folder
 from vertex_launch.rules.rule import Finding, Findings, RuleContext, rule, rule_of_pool
-from vertex_launch.rules.training import flag_of, runs_trainer
+from vertex_launch.rules.training import flag_of, is_elastic, runs_trainer
 
 Reservation = ReservationAffinity.Type
 LONGEST = "set it to the longest time that you would pay for, such as 3600s"
@@ -155,16 +155,39 @@ def spot_resumes(job: Job, context: RuleContext) -> Findings:
         yield Finding(OUTPUT, fault, f"set it to {folder(job, context)}, or use STANDARD")
 
 
+@rule("spot-elastic", "warning", "documented", "spot")
+def spot_restarts_all(job: Job, context: RuleContext) -> Findings:
+    """A job with --strategy elastic should not use SPOT, because Vertex AI restarts the whole job after a preemption.
+    Otherwise: After every preemption, all replicas restart from the latest checkpoint, as with --strategy ddp."""
+    if job.strategy == "SPOT" and is_elastic(job, context):
+        fault = "after a preemption, the service restarts all replicas, so --strategy elastic doesn't help"
+        yield Finding("scheduling.strategy", fault, "use STANDARD, or use --strategy ddp")
+
+
 @rule("restart-alone", "warning", "documented", "training-service", "api-types")
 def restarts_together(job: Job, context: RuleContext) -> Findings:
-    """Replicas that all-reduce gradients should restart together. Only a job with parameter servers can continue
-    without a failed replica.
+    """Replicas that all-reduce gradients should restart together. Only a job with parameter servers or with --strategy
+    elastic can continue without a failed replica.
     Otherwise: Vertex AI restarts only the failed replica. The other replicas wait for it and then fail."""
-    scheduling, servers = job.spec.scheduling, any(pool.serves for pool in job.pools)
+    scheduling = job.spec.scheduling
+    goes_on = any(pool.serves for pool in job.pools) or is_elastic(job, context)
     several = sum(pool.replica_count for pool in job.training_pools) > 1
-    if several and not (servers or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
+    if several and not (goes_on or scheduling.restart_job_on_worker_restart or scheduling.disable_retries):
         fault = "this field isn't true, so if one replica fails and restarts, the other replicas fail"
         yield Finding("scheduling.restartJobOnWorkerRestart", fault, "set it to true")
+
+
+@rule("restart-elastic", "warning", "documented", "training-service", "api-types")
+def lost_replica_returns(job: Job, context: RuleContext) -> Findings:
+    """A job with --strategy elastic should set neither restartJobOnWorkerRestart nor disableRetries.
+    Otherwise: If one replica fails, either all replicas restart, or the failed replica never returns."""
+    if not is_elastic(job, context):
+        return
+    if job.spec.scheduling.disable_retries:
+        yield Finding("scheduling.disableRetries", "this field is true, so a lost replica never returns", "remove it")
+    elif job.spec.scheduling.restart_job_on_worker_restart:
+        fault = "this field is true, so if one replica is lost, all replicas restart, as with --strategy ddp"
+        yield Finding("scheduling.restartJobOnWorkerRestart", fault, "set it to false")
 
 
 @rule("restart-overridden", "warning", "documented", "api-types")

@@ -30,6 +30,7 @@ BOOLEAN = ("bool",)
 FLAGS, CONFIG = "trainer/config.py", "Config"  # the file, and the class whose fields are flags
 STRATEGIES = "trainer/parallel"  # the folder of the strategies' modules
 COMMON, OWN = "StrategyFlags", "Flags"  # classes of flags: of all strategies, in strategy.py, and of one module
+ELASTIC = "min_replicas"  # the flag of a strategy that continues without lost replicas
 NO_COMPILER = re.compile(r"^ARG COMPILE=\s*$", re.MULTILINE)
 MODEL = "trainer/model.py"  # its function metrics() returns the metrics other than the loss
 FRAMEWORKS = ("torch", "tensorflow", "tensorflow-cpu")
@@ -96,6 +97,19 @@ def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
     """Return a flag's location and value in a pool's args or, if it's missing, the args' location and its default."""
     default = pool.at(pool.task, "args"), str(context.project.flags.get(name))
     return {flag.name: (flag.place, flag.value) for flag in _flags(pool, context)}.get(name, default)
+
+
+def number_of(job: Job, name: str, context: RuleContext) -> int:
+    """Return the whole number that a flag of the chief's trainer has. Return 0 if the number is unknown."""
+    value = flag_of(job.chief, name, context)[1] if job.chief and runs_trainer(job.chief, context) else ""
+    return int(value) if re.fullmatch("[0-9]{1,18}", value) else 0
+
+
+def is_elastic(job: Job, context: RuleContext) -> bool:
+    """Return whether the chief's strategy continues without lost replicas, because it has the flag --min-replicas."""
+    if job.chief is None or not runs_trainer(job.chief, context):
+        return False
+    return flag_of(job.chief, "strategy", context)[1] in context.project.takers.get(ELASTIC, ())
 
 
 def _spelled(flag: str) -> str:

@@ -12,7 +12,7 @@ from vertex_launch.untrusted.printable import printable
 Fields = Mapping[str, Any]  # the fields of one line
 
 MOST = 10**12  # the maximum number of steps
-GOES_ON = {"step", "saved", "resumed"}
+GOES_ON = {"step", "saved", "resumed", "gone", "back"}
 # Maps a field of a replica's last event to a phrase about how the replica reacted.
 FATES = {
     "asked_to_stop": "saved the same step",
@@ -51,7 +51,7 @@ def steps(fields: Fields) -> Steps | None:
 def last(before: Fields, fields: Fields) -> Fields:
     """Return the latest event, from a new line or an earlier one, that explains a replica's exit.
 
-    If the new line reports progress, discard the earlier event.
+    If the new line reports that training continues, discard the earlier event.
     """
     if FATES.keys() & fields.keys():
         return fields

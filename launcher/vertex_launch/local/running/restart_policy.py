@@ -13,7 +13,6 @@ from vertex_launch.local.running.context import Options
 from vertex_launch.local.running.ended import Ended
 
 REPLICA_RESTARTS, JOB_RETRIES, SPOT_RESTARTS = 5, 3, 6
-LONGEST_SECONDS = 7 * 24 * 3600.0  # the default job timeout
 
 # Documented: after an abort or an invalid memory access, the whole job is retried, not only the replica.
 CRASHES = tuple(code + number for code in (0, 128) for number in (signal.SIGABRT, signal.SIGSEGV))
@@ -72,9 +71,8 @@ def policy(job: Job, options: Options) -> Policy:
     If the options disable restarts, return a policy without restarts.
     """
     scheduling = job.spec.scheduling
-    timeout = scheduling.timeout.total_seconds() if "timeout" in scheduling else LONGEST_SECONDS
     if not options.restarts:
-        return Policy(grace=options.grace, timeout=timeout)
+        return Policy(grace=options.grace, timeout=job.timeout_seconds)
     retries = not scheduling.disable_retries
     return Policy(
         replica_restarts=REPLICA_RESTARTS if retries else 0,
@@ -82,7 +80,7 @@ def policy(job: Job, options: Options) -> Policy:
         preemptions=SPOT_RESTARTS if job.strategy == "SPOT" else 0,
         together=scheduling.restart_job_on_worker_restart and retries,
         retry_user_errors=options.retry_user_errors,
-        timeout=timeout,
+        timeout=job.timeout_seconds,
         grace=options.grace,
         provision=0 if job.spec.persistent_resource_id else options.provision,  # its machines are already running
         stagger=options.stagger,
