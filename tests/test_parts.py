@@ -13,7 +13,10 @@ FRAMEWORKS = ("pytorch", "tensorflow")
 ROW = re.compile(r"^\| [^|]+ \| (?P<of>\w+) \| (?P<files>`[^|]+`) \| (`(?P<job>jobs/[^|]+)`)? ?\|$", re.MULTILINE)
 # What tells of parts: a table's rows, and an image's block for a library that one of them needs.
 TELL = {"pytorch": {"README.md", "Dockerfile"}, "tensorflow": {"README.md"}}
-OF_PARTS = {"pytorch": ("pipeline", "tensor", "horovod"), "tensorflow": ("model_parallel", "parameter_server")}
+OF_PARTS = {
+    "pytorch": ("pipeline", "tensor", "elastic", "horovod"),
+    "tensorflow": ("model_parallel", "parameter_server"),
+}
 LAUNCHER = "requirements/laptop.txt"  # names the folder of its template
 
 

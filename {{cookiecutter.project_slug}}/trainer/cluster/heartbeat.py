@@ -30,7 +30,7 @@ BEAT_SECONDS = 1.0
 SILENT_SECONDS = 3.0  # without a heartbeat, after which a replica counts as silent
 ANSWER_SECONDS = 10.0  # to wait until each peer that has sent heartbeats is silent or has news
 LONGEST_MESSAGE = 500  # bytes
-FINISH_SECONDS = 300.0  # to wait until the other replicas have finished; as long as torchrun waits
+FINISH_SECONDS = 300.0  # to wait until the other replicas have finished
 LOST, FINISHED = "lost", "finished"
 
 

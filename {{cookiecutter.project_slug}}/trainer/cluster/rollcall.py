@@ -84,7 +84,7 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
             f"{callers.stranger} describes a different cluster than {cluster.name};"
             " check whether replicas of two jobs use the same addresses"
         )
-    fault = "" if problem else "; ".join(_differences(cluster, facts, callers.facts))
+    fault = "" if problem else "; ".join(differences(cluster, facts, callers.facts))
     server.close()  # a replica with the response may connect to the framework here, and must not reach this server
     answer = {"problem": problem, "fault": fault, "absent": [] if callers.stranger else sorted(callers.missing)}
     await asyncio.gather(*(_answer(streams, answer) for streams in callers.present.values()))
@@ -92,7 +92,7 @@ async def _lead(cluster: Cluster, everyone: Sequence[Node], timeout: float, fact
     return answer
 
 
-def _differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
+def differences(cluster: Cluster, facts: Facts, of_others: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message for each value that differs between a training replica and the chief.
 
     Flags that a replica's strategy doesn't have are skipped, because the difference in --strategy is already reported.

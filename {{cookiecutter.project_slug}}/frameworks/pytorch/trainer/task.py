@@ -42,9 +42,10 @@ def launch(job: "Job", strategy: "Strategy", clock: Clock, environ: MutableMappi
     layout = mesh.of_job(job, strategy, environ.get("CXX", ""))
     count = {"the number of processes": str(layout.size // len(cluster.nodes))}
     with clock.phase(ROLL_CALL):
-        rollcall.call(cluster, patience, facts=facts(config, PyTorch=torch.__version__) | count)
+        strategy.call_roll(cluster, patience, facts(config, PyTorch=torch.__version__) | count)
     reducers.prepare(len(cluster.servers), environ, rank=cluster.rank, gpus=gpus, required=config.require_reducers)
-    processes.launch(cluster, layout, partial(train.run, job, strategy, layout, clock))
+    work = partial(strategy.run, train.run, job, layout, clock)
+    processes.launch(cluster, layout, work)
 
 
 if __name__ == "__main__":

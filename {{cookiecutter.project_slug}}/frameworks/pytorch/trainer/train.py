@@ -50,7 +50,7 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
     divergence.require_same_buffers(job, net, world)  # before the strategy copies the first process's buffers to all
     net = strategy.wrap(config, net, world)
     checkpoints = Checkpoints(job, strategy, world, data.fingerprint, clock)
-    state = checkpoints.restore(State(net, new_optimizer(config, net)))
+    state = strategy.resume(State(net, new_optimizer(config, net)), checkpoints.restore)
     ask = partial(answers, job, strategy, net, data, world)
     ask()
     reports = Reports(job, clock, strategy, world, state, data.example)
@@ -62,6 +62,7 @@ def train(job: Job, strategy: Strategy, world: World, clock: Clock) -> tuple[Val
             if state.step < config.steps and due(state.step, config, config.evaluate_every):
                 with clock.phase(EVALUATION):
                     reports.heldout(state.step, evaluate(config, strategy, net, data, world))
+        checkpoints.finish(state)
         with clock.phase(EVALUATION):
             final = evaluate(config, strategy, net, data, world)
             reports.heldout(state.step, final)

@@ -100,6 +100,14 @@ class Checkpoints(Background):
             raise StoppedError(self._job.cluster, state.step, told=self._last_moment.told, by=by)
         self.check()
 
+    def finish(self, state: State) -> None:
+        """Save the state after the last step, unless it's saved already.
+
+        A lost process may have interrupted the checkpoint of the last step.
+        """
+        if self._saved != commit_marker.numbered(self._root, state.step).name:
+            self.save(state)
+
     def save(self, state: State) -> None:
         """Wait for the previous checkpoint, and then start writing one for the current step.
 

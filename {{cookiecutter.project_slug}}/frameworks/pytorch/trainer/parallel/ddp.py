@@ -39,6 +39,9 @@ class DataParallel(Strategy):
         Source: Vertex AI documentation, "Distributed training", mid-2026.
         """
         compile_and_recompute(config, net)
+        return self.distribute(config, net, world)
+
+    def distribute(self, config: Flags, net: nn.Module, world: World) -> DistributedDataParallel:
         cap = config.bucket_cap_mb
         net = DistributedDataParallel(net.to(world.device), bucket_cap_mb=cap, gradient_as_bucket_view=True)
         # DDP measures only the steps that are reported, because each measurement waits for the GPU.

@@ -3,24 +3,30 @@
 Weights and gradients are always float32, even if the forward pass computes in bfloat16.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainer import model
+from trainer.cluster import rollcall
+from trainer.cluster.rollcall import Facts
+from trainer.cluster.spec import Cluster
 from trainer.cluster.world import Mesh, World
-from trainer.config import Config
+from trainer.config import Config, Job
 from trainer.data import Batch
 from trainer.flags import module_in
+from trainer.reports.speed import Clock
 from trainer.samples.batches import micro_batches
+from trainer.step.state import State
 from trainer.step.totals import Totals, add, measure
 
+Train: TypeAlias = Callable[[Job, Any, Mesh, Clock], None]  # `run` of train.py; Any is the strategy
 LOW = torch.bfloat16  # on GPUs that support it
 
 
@@ -102,9 +108,21 @@ class Strategy:
         """Yield an error message, with the flag's name, for each conflict between flags, mesh, model, and machine."""
         yield from ()
 
+    def call_roll(self, cluster: Cluster, timeout: float, facts: Facts) -> None:
+        """Wait until all replicas are present and have the same facts. See `rollcall.call` for the errors."""
+        rollcall.call(cluster, timeout, facts=facts)
+
+    def run(self, train: Train, job: Job, mesh: Mesh, clock: Clock) -> None:
+        """Train until the last step. A strategy can train again, with other processes, after a process is lost."""
+        train(job, self, mesh, clock)
+
     def wrap(self, config: Any, net: Any, world: World) -> nn.Module:
         """Distribute the model across the processes. Afterward, `net` contains only this process's parameters."""
         raise NotImplementedError
+
+    def resume(self, state: State, restore: Callable[[State], State]) -> State:
+        """Return the state to continue from. `restore` loads the latest checkpoint, if there is one."""
+        return restore(state)
 
     def bare(self, net: Any) -> nn.Module:
         """Return this process's part of the model, without the wrapper that `wrap` added."""
