@@ -178,7 +178,7 @@ def bench(session: nox.Session) -> None:
     """Measure the figures of docs/speed.md; -- pytorch data measures only one framework, or only some subjects.
 
     The subjects are the programs in benchmarks/: bake, commands, checksum, start, step, stall, data, strategies,
-    operations, service, and logs.
+    elastic, operations, service, and logs.
     """
     session.install(*TOOLS)
     subjects = {*session.posargs} - {*FRAMEWORKS}
@@ -206,6 +206,7 @@ def bench(session: nox.Session) -> None:
         measure("stall", framework, str(project), *page, python=python)
         if framework == "pytorch":
             measure("strategies", str(project), *strategies, python=python)
+            measure("elastic", str(project), python=python)
         else:  # the project contains the reader of traces
             measure("operations", str(project), *page, python=python, PYTHONPATH=str(project))
     measure("service", str(project), python=python)

@@ -27,6 +27,7 @@ WARMUP, STEPS = 1, 4  # the first step isn't counted
 MODEL = ["--size", "base", "--patch", "4", "--global-batch", "16"]
 STRATEGIES = {
     "ddp": [],
+    "elastic": ["--strategy", "elastic"],
     "fsdp": ["--strategy", "fsdp"],
     f"fsdp, degree {DEGREE}": ["--strategy", "fsdp", "--degree", str(DEGREE)],
     "pipeline": ["--strategy", "pipeline", "--degree", str(DEGREE), "--micro-batches", "4"],

@@ -21,6 +21,8 @@ TIMES = ("--collective-timeout", "20", "--rollcall-timeout", "45")
 DEADLINE = 150  # seconds until a run counts as hanging
 NAMED_IN = 60  # seconds from the fault until the faulty replica is named
 PARALLEL = 2  # cells at once
+LOST = r"((?:workerpool\d+-\d+(?: and )?)+) (?:is|are) (?:gone|back)"  # of a strategy that goes on without it
+STEP = r"step (\d+)/\d+  loss"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class Cell:
         return self.faults[0].partition(":")[0]
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the other replicas train on without a lost one, which restarts alone."""
+        return self.strategy == "elastic" and self.survives
+
+    @property
     def change(self) -> changes.Change | None:
         """The change of the project's code that causes the fault, if any."""
         return changes.of(self.framework).get(self.faults[0].partition(":")[2])
@@ -68,15 +75,21 @@ class Run:
         """Return the pattern's group in all matching lines."""
         return [match[1] for line in self.lines if (match := re.search(pattern, line))]
 
+    def pause(self, begin: float) -> float:
+        """Return the seconds from a moment to the next report of a step; -1 if there is none."""
+        each = zip(self.lines, self.times, strict=True)
+        return next((when - begin for line, when in each if when > begin and re.search(STEP, line)), -1)
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a cell; `resumed` is -1 if nothing ran again."""
+    """Result of a cell; `resumed` is -1 if nothing ran again, and `pause` if no step came after the fault."""
 
     end: str
     seconds: float
     named: str
     resumed: int
+    pause: float  # seconds from the fault to the next report of a step
     shortfalls: tuple[str, ...]
 
 
@@ -101,9 +114,22 @@ def _cells() -> Iterator[Cell]:
     for strategy, job in (("fsdp", "sharded"), ("pipeline", "pipeline"), ("tensor", "tensor")):
         for fault in ("kill", "term", "exit0", "raise", "freeze"):
             yield _at_30("pytorch", strategy, "workerpool1-0", fault, job)
+    yield from _elastic()
     for replica in ("workerpool0-0", "workerpool1-0", "workerpool2-1"):
         for fault in ("kill", "term", "freeze"):
             yield _at_30("tensorflow", "parameter_server", replica, fault, "parameter-server")
+
+
+def _elastic() -> Iterator[Cell]:
+    """Yield the cells of replicas that go on without a lost worker, and wait for a lost chief."""
+    worker, other, chief = "workerpool1-0", "workerpool1-1", "workerpool0-0"
+    faults = [(f"{each}:{fault}@step=30",) for fault in ("kill", "term", "freeze=30") for each in (worker, chief)]
+    faults += [(f"{worker}:{fault}",) for fault in ("freeze@step=30", "slow=3@step=20", "late=10")]
+    pairs = [(f"{each}:kill@step=30", f"{worker}:kill@step=30") for each in (other, chief)]
+    for each in (*faults, *pairs):
+        yield Cell("pytorch", "elastic", each, "elastic", 3, ("--restarts",), survives=True, lost=0)
+    for fault in ("exit0", "raise"):  # errors of the code, after which Vertex AI doesn't restart
+        yield Cell("pytorch", "elastic", (f"{worker}:{fault}@step=30",), "elastic", 3, ("--restarts",))
 
 
 def _at_30(framework: str, strategy: str, replica: str, fault: str, job: str = "workers") -> Cell:
@@ -127,12 +153,13 @@ def judge(cell: Cell, project: Path, state: Path) -> Verdict:
     faulty = _faulty(cell, project, state)
     again = run(cell, project, state) if faulty.code and not faulty.hung else faulty
     resumed = [int(step) for step in again.found(r"resumed at step (\d+)")]
-    started_again = again is not faulty or bool(cell.options)
+    started_again = again is not faulty or (bool(cell.options) and not cell.goes_on)
     end = "hung" if faulty.hung else "failed" if faulty.code else "succeeded"
     named = _named(cell, faulty)
     step = resumed[0] if resumed else 0 if started_again else -1
-    shortfalls = tuple(_shortfalls(cell, faulty, again, named, step))
-    return Verdict(end, faulty.times[-1] if faulty.times else 0, named, step, shortfalls)
+    shortfalls = (*_shortfalls(cell, faulty, again, named, step), *(_stops(cell, faulty) if cell.goes_on else ()))
+    pause = faulty.pause(faulty.at(f"fault: {cell.guilty}") or 0)
+    return Verdict(end, faulty.times[-1] if faulty.times else 0, named, step, pause, shortfalls)
 
 
 def _faulty(cell: Cell, project: Path, state: Path) -> Run:
@@ -147,7 +174,7 @@ def _named(cell: Cell, faulty: Run) -> str:
     """Return the replica that the output names as the cause; empty if it names none."""
     if cell.change:
         return cell.guilty if any(cell.change.says in line for line in faulty.lines) else ""
-    return next(iter(faulty.found(r"^Job failed: (workerpool\d+-\d+)")), "")
+    return next(iter(faulty.found(LOST if cell.goes_on else r"^Job failed: (workerpool\d+-\d+)")), "")
 
 
 def _shortfalls(cell: Cell, faulty: Run, again: Run, named: str, resumed: int) -> Iterator[str]:
@@ -172,6 +199,18 @@ def _shortfalls(cell: Cell, faulty: Run, again: Run, named: str, resumed: int) -
     reached = max((int(step) for step in faulty.found(r"step (\d+)/")), default=0)
     if again is not faulty and resumed >= 0 and reached - resumed > cell.lost:
         yield f"lost {reached - resumed} steps"
+
+
+def _stops(cell: Cell, faulty: Run) -> Iterator[str]:
+    """Yield what else than lost replicas has stopped, and what ran again. While the chief is frozen, nobody is lost."""
+    lost = {each.partition(":")[0] for each in cell.faults if not re.search("slow|late|pool0-0:freeze", each)}
+    named = {name for names in faulty.found(LOST) for name in names.split(" and ")}
+    if named != lost:
+        yield f"lost: {' and '.join(sorted(named)) or 'nobody'} (should be {' and '.join(sorted(lost)) or 'nobody'})"
+    if others := {*faulty.found(r"^\[(\S+)\] .*Restarting (?:this|the)")} - lost or faulty.found("(resumed) at step"):
+        yield f"also restarted: {' and '.join(sorted(others))}"
+    if (steps := [int(step) for step in faulty.found(STEP)]) != sorted({*steps, 60}):
+        yield f"took these steps: {steps}"
 
 
 def run(cell: Cell, project: Path, state: Path, *options: str, cwd: Path | None = None) -> Run:

@@ -51,12 +51,15 @@ The tables have these columns:
 
 - *Named* is the replica that appears in the line `Job failed: ...` or in the sentence after it.
 - *Resumed* is the step from which the job resumed after a restart or in the next run.
+- *Next step, s* is the number of seconds from the fault to the next report of a step. Only `elastic` has this column,
+  because its replicas go on without a lost one. In these test cases, no step is repeated, and only lost replicas
+  restart.
 - *Seconds* is the duration of the run with the fault. Two test cases ran at the same time on shared CPU cores.
 """
 TABLE = """
 ## {framework}, {strategy}
 
-| Fault | Result | Named | Resumed | Seconds | Guarantee |
+| Fault | Result | Named | {column} | Seconds | Guarantee |
 |---|---|---|---:|---:|---|
 """
 
@@ -70,13 +73,16 @@ def page(verdicts: Mapping[str, Verdict]) -> str:
 
 def _tables(verdicts: Mapping[str, Verdict]) -> Iterator[str]:
     for (framework, strategy), cells in groupby(CELLS, lambda cell: (cell.framework, cell.strategy)):
-        yield TABLE.format(framework={"pytorch": "PyTorch"}.get(framework, "TensorFlow"), strategy=strategy)
+        column = "Next step, s" if strategy == "elastic" else "Resumed"
+        name = {"pytorch": "PyTorch"}.get(framework, "TensorFlow")
+        yield TABLE.format(framework=name, strategy=strategy, column=column)
         yield from (_row(cell, verdicts[cell.id]) for cell in cells)
 
 
 def _row(cell: Cell, verdict: Verdict) -> str:
     words = [f"`{word}`" for word in (*cell.faults, *cell.options)]
-    resumed = "" if verdict.resumed < 0 else str(verdict.resumed)
+    number = verdict.pause if cell.goes_on else verdict.resumed
+    resumed = "" if number < 0 else f"{number:.0f}"
     promise = "; ".join(verdict.shortfalls) or "kept"
     return f"| {' '.join(words)} | {verdict.end} | {verdict.named} | {resumed} | {verdict.seconds:.0f} | {promise} |\n"
 
