@@ -147,7 +147,7 @@ class _Callers:
 async def _answer(streams: Streams, answer: Mapping[str, Any]) -> None:
     """Send the response and wait until the caller has read it and closed the connection."""
     reader, writer = streams
-    writer.write(_line_of(answer))
+    writer.write(line_of(answer))
     await _within(reader.read(), ANSWER_SECONDS)
 
 
@@ -195,7 +195,7 @@ def _check_in(cluster: Cluster, everyone: Sequence[Node], timeout: float, facts:
             address, patience = (cluster.chief.host, cluster.chief.port), max(deadline - time.monotonic(), 0.1)
             with socket.create_connection(address, timeout=min(patience, 5)) as connection:
                 problem = f"{cluster.chief.name}, the chief, is present but doesn't respond"
-                connection.sendall(_line_of(message))
+                connection.sendall(line_of(message))
                 connection.settimeout(timeout + ANSWER_SECONDS)  # from now on, because the chief may have just started
                 answer = _parsed(connection.makefile("rb").readline(LONGEST_LINE))
                 if "problem" in answer:
@@ -213,7 +213,8 @@ def _absent(everyone: Sequence[Node], names: set[str]) -> str:
     return f"{', '.join(listed)} {verb} absent; {len(everyone) - len(listed)} of {len(everyone)} are present"
 
 
-def _line_of(message: Mapping[str, Any]) -> bytes:
+def line_of(message: Mapping[str, Any]) -> bytes:
+    """Return the message as a line of JSON, which ends with a newline character."""
     return json.dumps(message).encode() + b"\n"
 
 

@@ -162,7 +162,7 @@ class Server:
         for member in [self._members[rank] for rank in ranks]:
             if message and "lost" not in message:
                 member.question = {}
-            member.writer.write(json.dumps(message).encode() + b"\n")
+            member.writer.write(rollcall.line_of(message))
 
 
 class Client:
@@ -253,7 +253,7 @@ class Client:
 
     def _send(self, message: Message) -> None:
         with self._sending:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            self._socket.sendall(rollcall.line_of(message))
 
 
 def free_port() -> int:
