@@ -139,9 +139,9 @@ class Elastic(ddp.DataParallel):
             train(job, self, mesh, clock)
             return None
         except Exception as error:
-            ends = isinstance(error, RegroupError | LostPeerError) or lost_peer(error) or self._client.lost.is_set()
             was_told = isinstance(error, StoppedError) and error.exit_code != PeerError.exit_code
-            if was_told or not (ends or isinstance(error, StoppedError)):
+            regroups = isinstance(error, RegroupError | LostPeerError | StoppedError) or lost_peer(error)
+            if was_told or not (regroups or self._client.lost.is_set()):
                 raise
             traceback.clear_frames(error.__traceback__)  # they hold the wrapped model, which holds the process group
             why = error.with_traceback(None)
@@ -159,9 +159,9 @@ class Elastic(ddp.DataParallel):
         if self._state:
             net = self._state.net
             finished, buffers = self._buffers
-            for buffer, value in zip(net.buffers(), buffers, strict=False):
-                if finished == self._step:  # otherwise that step is finished
-                    buffer.copy_(value)  # the forward pass of the unfinished step changed it
+            if finished == self._step:  # the forward pass of the unfinished step changed the buffers
+                for buffer, value in zip(net.buffers(), buffers, strict=True):
+                    buffer.copy_(value)
             state = self._state
         else:
             compile_and_recompute(config, net.to(world.device))
