@@ -101,15 +101,18 @@ def flag_of(pool: Pool, name: str, context: RuleContext) -> tuple[str, str]:
 
 def number_of(job: Job, name: str, context: RuleContext) -> int:
     """Return the whole number that a flag of the chief's trainer has. Return 0 if the number is unknown."""
-    value = flag_of(job.chief, name, context)[1] if job.chief and runs_trainer(job.chief, context) else ""
+    value = _of_chief(job, name, context)
     return int(value) if re.fullmatch("[0-9]{1,18}", value) else 0
 
 
 def is_elastic(job: Job, context: RuleContext) -> bool:
     """Return whether the chief's strategy continues without lost replicas, because it has the flag --min-replicas."""
-    if job.chief is None or not runs_trainer(job.chief, context):
-        return False
-    return flag_of(job.chief, "strategy", context)[1] in context.project.takers.get(ELASTIC, ())
+    return _of_chief(job, "strategy", context) in context.project.takers.get(ELASTIC, ())
+
+
+def _of_chief(job: Job, name: str, context: RuleContext) -> str:
+    """Return the value of a flag of the chief's trainer. If the chief doesn't run the trainer, return an empty text."""
+    return flag_of(job.chief, name, context)[1] if job.chief and runs_trainer(job.chief, context) else ""
 
 
 def _spelled(flag: str) -> str:
