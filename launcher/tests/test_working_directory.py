@@ -39,13 +39,15 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, script: str, *options: str, workers: int = 0, code: int = 0) -> list[str]:
+def run(
+    project: Path, script: str, *options: str, workers: int = 0, code: int = 0, python: str | Path = sys.executable
+) -> list[str]:
     """The lines of a job, whose replicas all run this script."""
     (pool,) = job(command=["python", "-c", script])["workerPoolSpecs"]
     pools = [pool, {**pool, "replicaCount": workers}] if workers else [pool]
     output = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/run"}}
     (project / "job.yaml").write_text(yaml.safe_dump({"workerPoolSpecs": pools, **output}))
-    command = [sys.executable, "-m", "vertex_launch", "run", "job.yaml", *options]
+    command = [python, "-m", "vertex_launch", "run", "job.yaml", *options]
     environ = os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "300"}
     done = subprocess.run(command, cwd=project, env=environ, capture_output=True, text=True, timeout=240)
     assert done.returncode == code, done.stdout + done.stderr
@@ -79,6 +81,19 @@ print(pathlib.Path("data.txt").read_text())
     ]
     assert sorted(path.name for path in project.iterdir()) == sorted([*files, "job.yaml"])
     assert (project / "data.txt").read_text() == "the project's"
+
+
+def test_a_replica_finds_an_environment_behind_links_in_a_folder_for_temporary_files(project: Path) -> None:
+    (project / "kept").symlink_to(sys.prefix)
+    (project / "environment").symlink_to("kept")
+    script = "import pathlib, sys; print(sys.prefix); pathlib.Path('part').write_text('x')"
+    (other := project / "other").mkdir()
+    (other / "vertex.toml").write_text(SETTINGS)
+    environment = project / "environment"
+    assert printed(run(other, script, python=environment / "bin/python")) == [
+        f"[workerpool0-0] {environment}",
+        f"[workerpool0-0] part: files in the working directory {GONE}",
+    ]
 
 
 def test_a_replica_does_not_see_what_the_others_write(project: Path) -> None:

@@ -44,6 +44,7 @@ class Layers:
         self._empty = {place.resolve() for place in EMPTY if place.is_dir()}
         words = (*order.needed, *(os.environ.get(name, "") for name in SEARCHED))
         self._needed = sorted({self._cwd, *filter(self._is_hidden, _paths(words))})
+        self._links = sorted({*filter(self._is_hidden, _links((*words, *order.shared)))})
         self._mounted = sorted(mounted for mounted in _mounted() if not self._is_hidden(mounted))
         lead_to = (*self._empty, *map(Path, order.folders), LOG_STORAGE)
         if order.layered:
@@ -68,6 +69,10 @@ class Layers:
         for place in self._needed:
             if not self._has_layer(place) and not self._cover(place):
                 self._bind(place, place)
+        for link in self._links:
+            self._at(link).parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # in a folder that is visible
+                self._at(link).symlink_to(os.readlink(link))
         if self._layered and not self._has_layer(self._cwd):
             raise OSError(0, "this system doesn't support an overlay on the working directory")
         for place, folder in self._folders.items():
@@ -153,9 +158,19 @@ def _mounted() -> Iterator[Path]:
 
 def _paths(words: Iterable[str]) -> Iterator[Path]:
     """Yield all existing folders in search paths such as PATH."""
-    for path in (Path(part) for word in words for part in word.split(os.pathsep)):
-        if path.is_absolute() and path.is_dir():
-            yield path.resolve()
+    return (path.resolve() for path in _unresolved(words))
+
+
+def _links(words: Iterable[str]) -> Iterator[Path]:
+    """Yield the symbolic links through which search paths lead to existing folders."""
+    for link in (link for path in _unresolved(words) for link in (path, *path.parents) if link.is_symlink()):
+        yield link
+        yield from _links([os.path.normpath(link.parent.resolve() / os.readlink(link))])  # may lead to another link
+
+
+def _unresolved(words: Iterable[str]) -> Iterator[Path]:
+    paths = (Path(part) for word in words for part in word.split(os.pathsep))
+    return (path for path in paths if path.is_absolute() and path.is_dir())
 
 
 def mount(source: str, target: Path, kind: str | None, flags: int = 0, options: str = "") -> None:
