@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.training import PROJECT
+from trainer.cluster import quorum
 from trainer.cluster.quorum import Client, Generation, Limits, Server
 from trainer.cluster.rollcall import NO_FACTS, Facts
 from trainer.cluster.spec import Cluster, Node
@@ -28,6 +29,7 @@ STRICT = replace(PATIENT, silence=3.0)  # many times the interval between two si
 
 IN_A_PROCESS = f"""
 import sys, threading
+from trainer.cluster import quorum
 from trainer.cluster.quorum import Client, Limits, Server
 from trainer.cluster.spec import Cluster, Node
 
@@ -181,12 +183,16 @@ def test_too_few_replicas_fail_after_the_timeout_and_say_so(make: Callable[[int]
     assert str(error.value) == f"{fault}; waited 1 s (--quorum-timeout)"
 
 
-def test_a_chief_that_is_absent_is_named_after_the_timeout(make: Callable[[int], Group]) -> None:
+def test_a_chief_that_is_absent_is_named_while_others_wait_for_it_and_after_the_timeout(
+    make: Callable[[int], Group], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(quorum, "TELL_SECONDS", 0.0)
     group = make(2)
     began = time.monotonic()
     with pytest.raises(PeerError, match=r"workerpool0-0, the chief, isn't reachable at .*; waited \d+ s"):
-        group.join(1, replace(HASTY, timeout=0.2)).result(SECONDS)
-    assert time.monotonic() - began >= 0.2
+        group.join(1, replace(HASTY, timeout=1.2)).result(SECONDS)
+    assert time.monotonic() - began >= 1.2
+    assert capsys.readouterr().out.count("waiting for it for up to 1 s") == 1
 
 
 def test_a_chief_that_restarts_finds_the_others_which_start_another_generation(make: Callable[[int], Group]) -> None:

@@ -19,9 +19,11 @@ from typing import Any
 from trainer.cluster import rollcall
 from trainer.cluster.spec import Cluster
 from trainer.vertex.errors import PeerError, TrainerError
+from trainer.vertex.log import say
 
 BEAT_SECONDS = 0.5  # the interval between two signs of life, and between two attempts to connect
 FROZEN_SECONDS = 5.0  # without a sign of life, after which a process counts as frozen if another one lost a peer
+TELL_SECONDS = 5.0  # of waiting for the chief, after which a process says so
 ASK_SECONDS = 0.25  # the interval between two questions, which is also the longest time until a replica can join
 Message = dict[str, Any]
 
@@ -197,6 +199,7 @@ class Client:
             TrainerError: if this process's flags differ from the chief's.
         """
         since, patience = time.monotonic(), self._limits.timeout + (self._limits.patience if step < 0 else 0)
+        fault, told = f"{self._chief.name}, the chief, isn't reachable at {self._chief.address}", False
         while (waited := time.monotonic() - since) < patience:
             with contextlib.suppress(OSError):
                 facts = {} if self._connected else {"facts": self._facts}
@@ -204,9 +207,11 @@ class Client:
                 self._send({"rank": self.rank, "step": step, "broken": broken, **facts})
                 if answer := self._answers.get():
                     return self._read(answer)
+            if waited > TELL_SECONDS and not told:
+                told = True
+                say(f"{fault}; waiting for it for up to {patience:.0f} s", "WARNING")
             time.sleep(BEAT_SECONDS)
-        place = f"{self._chief.name}, the chief, isn't reachable at {self._chief.address}"
-        raise PeerError(f"{place}; waited {waited:.0f} s (--quorum-timeout)")
+        raise PeerError(f"{fault}; waited {waited:.0f} s (--quorum-timeout)")
 
     def leave(self) -> None:
         """Tell the server that this process has finished. Otherwise, the others would regard it as lost."""
