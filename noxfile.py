@@ -25,8 +25,8 @@ KEPT = ROOT / ".nox/baked"  # the environments of baked projects
 RECORDS = KEPT / "proofs"  # passed proofs of each commit
 TOOLBOX = ROOT / ".nox/toolbox"  # the environment that lint, tests and proofs share
 INSTALLING = {"PIP_COMPILE": "0"}  # pip would compile every module of a library
-# Eight processes keep two cores busy, because tests often wait for other processes.
-WORKERS = "8"
+# More processes than cores, because tests often wait for other processes; each additional one imports all tests again.
+WORKERS = "6"
 FRAMEWORKS = ("pytorch", "tensorflow")
 EXAMPLES = ("images", "text")
 # cookiecutter 2.7 logs a traceback after each answer that a hook rejects.
@@ -60,6 +60,8 @@ SHARED = {
     # If a machine disables bytecode caches, hundreds of processes would compile the same modules again.
     "PYTHONDONTWRITEBYTECODE": "",
     **INSTALLING,
+    # Its plugin for trio searches all objects in memory, which takes two seconds in each process.
+    "HYPOTHESIS_NO_PLUGINS": "1",
     # Threads that wait in a loop would occupy cores that other processes need.
     "OMP_NUM_THREADS": "1",
 }

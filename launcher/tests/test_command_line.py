@@ -20,7 +20,7 @@ IMPORTED = """
 import atexit, sys
 rest = ("vertex_launch.local.jobs", "vertex_launch.local.registry", "vertex_launch.local.api", "starlette", "uvicorn")
 atexit.register(lambda: print("\\nimported", [name for name in sys.modules if name.startswith(rest)]))
-from vertex_launch.cli.main import main
+from vertex_launch.__main__ import main
 main()
 """
 # A trainer that says as its parameters how often it was told to be large.
@@ -95,7 +95,7 @@ def test_no_help_cuts_a_flag_in_a_terminal_of_80_columns(
 
 def test_messages_call_the_program_as_the_user_started_it(project: Path) -> None:
     script = project / "bin/vertex-launch"
-    write_program(script, "from vertex_launch.cli.main import main\nmain()\n")
+    write_program(script, "from vertex_launch.__main__ import main\nmain()\n")
     by_script = subprocess.run([script, "check"], cwd=project, env=environment(), capture_output=True, text=True)
     assert by_script.stderr == "no job file was given; run vertex-launch check JOB.yaml\n"
     by_module = launch(project, "check")

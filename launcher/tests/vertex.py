@@ -75,7 +75,7 @@ class Service:
                 return resource
             assert state not in ENDED, resource
             assert time.monotonic() < deadline, f"after {seconds:g} s still {resource}"
-            time.sleep(0.02)
+            time.sleep(0.05)  # each request costs the service milliseconds
 
     def log(self, name: str, whose: str = "workerpool") -> list[str]:
         """What the replicas of a job printed, or the service did, each line behind its replica."""
