@@ -247,20 +247,17 @@ def test_a_region_without_the_accelerator_is_answered_with_those_that_have_it(tm
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_free_text_survives_into_every_format(tmp_path: Path, text: str) -> None:
+def test_free_text_survives_into_every_format_and_the_license(tmp_path: Path, text: str) -> None:
     template = copy_template(tmp_path / "template")
     for name, content in PROBES.items():
         (template / PROJECT / name).write_text(content, encoding="utf-8")
-    project = bake(tmp_path, description=text).project
+    owner = text or "An author"  # has to be given
+    answers = {"description": text, "author": owner, "project_name": owner, "project_slug": "awkward"}
+    project = bake(tmp_path, license="MIT", **answers).project
     for name, read in READERS.items():
         assert read((project / name).read_text(encoding="utf-8"))["text"] == text
+    assert f"Copyright (c) 2026 {owner}\n" in (project / "LICENSE").read_text(encoding="utf-8")
     assert not (project / "owned").exists()
-
-
-@pytest.mark.parametrize("text", [text for text in KEPT if text])
-def test_an_awkward_author_owns_the_license(tmp_path: Path, text: str) -> None:
-    project = bake(tmp_path, author=text, project_name=text, project_slug="awkward", license="MIT").project
-    assert f"Copyright (c) 2026 {text}\n" in (project / "LICENSE").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("mark", ["{{ 6 * 7 }}", "{% raw %}", "{# hidden #}"])
