@@ -14,7 +14,7 @@ import pytest
 
 from tests.training import PROJECT
 from trainer.cluster import quorum
-from trainer.cluster.quorum import Client, Generation, Limits, Server
+from trainer.cluster.quorum import Client, Generation, Limits, OverError, Server
 from trainer.cluster.rollcall import NO_FACTS, Facts
 from trainer.cluster.spec import Cluster, Node
 from trainer.vertex.errors import PeerError, TrainerError
@@ -193,6 +193,13 @@ def test_a_chief_that_is_absent_is_named_while_others_wait_for_it_and_after_the_
         group.join(1, replace(HASTY, timeout=1.2)).result(SECONDS)
     assert time.monotonic() - began >= 1.2
     assert capsys.readouterr().out.count("waiting for it for up to 1 s") == 1
+
+
+def test_a_process_does_not_wait_for_a_chief_that_has_finished(make: Callable[[int], Group]) -> None:
+    group = make(2)
+    client = Client(group.cluster, 1, PATIENT, {}, lambda: None, is_over=lambda: True)
+    with pytest.raises(OverError):
+        client.ask(-1, broken=False)
 
 
 def test_a_chief_that_restarts_finds_the_others_which_start_another_generation(make: Callable[[int], Group]) -> None:

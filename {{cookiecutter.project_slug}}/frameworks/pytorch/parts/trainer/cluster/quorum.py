@@ -69,6 +69,10 @@ class _Member:
     asked: float = 0.0
 
 
+class OverError(Exception):
+    """The error of a process that waits for a chief that has finished."""
+
+
 class Server:
     """The server of the chief's first process, which runs in a thread until the process exits.
 
@@ -176,13 +180,21 @@ class Client:
     Args:
         rank: the process's rank in the whole job.
         on_loss: a function that another thread calls after the loss.
+        is_over: a function that returns whether the chief has finished, because then it isn't reachable.
     """
 
     def __init__(
-        self, cluster: Cluster, rank: int, limits: Limits, facts: rollcall.Facts, on_loss: Callable[[], None]
+        self,
+        cluster: Cluster,
+        rank: int,
+        limits: Limits,
+        facts: rollcall.Facts,
+        on_loss: Callable[[], None],
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.rank, self.lost = rank, threading.Event()
-        self._chief, self._limits, self._facts, self._on_loss = cluster.chief, limits, dict(facts), on_loss
+        self._chief, self._limits, self._facts = cluster.chief, limits, dict(facts)
+        self._on_loss, self._is_over = on_loss, is_over
         self._socket, self._connected, self._sending = socket.socket(), False, threading.Lock()
         self._answers = SimpleQueue[Message]()
         threading.Thread(target=self._beat, daemon=True).start()
@@ -195,6 +207,7 @@ class Client:
             broken: True if this process has lost a peer.
 
         Raises:
+            OverError: if the chief isn't reachable because it has finished.
             PeerError: if the chief isn't reachable, or if too few replicas are present, for --quorum-timeout.
             TrainerError: if this process's flags differ from the chief's.
         """
@@ -207,6 +220,8 @@ class Client:
                 self._send({"rank": self.rank, "step": step, "broken": broken, **facts})
                 if answer := self._answers.get():
                     return self._read(answer)
+            if self._is_over():
+                raise OverError
             if waited > TELL_SECONDS and not told:
                 told = True
                 say(f"{fault}; waiting for it for up to {patience:.0f} s", "WARNING")

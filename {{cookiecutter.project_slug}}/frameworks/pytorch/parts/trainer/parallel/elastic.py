@@ -5,6 +5,7 @@ returns receives the training state from another machine. A generation is a peri
 Each generation has its own process group. See trainer/cluster/quorum.py for how the processes agree on a generation.
 """
 
+import contextlib
 import gc
 import importlib
 import math
@@ -13,6 +14,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +30,7 @@ from trainer.checkpoints import divergence
 from trainer.checkpoints.saver import BY_NAME
 from trainer.cluster.preemption import StoppedError
 from trainer.cluster.processes import lost_peer
-from trainer.cluster.quorum import Client, Generation, Limits, Server
+from trainer.cluster.quorum import Client, Generation, Limits, OverError, Server
 from trainer.cluster.rollcall import Facts
 from trainer.cluster.spec import Cluster
 from trainer.cluster.world import Mesh, World
@@ -35,7 +38,7 @@ from trainer.config import Config, Job
 from trainer.data import Batch
 from trainer.parallel import ddp
 from trainer.parallel.strategy import Train, compile_and_recompute
-from trainer.reports.speed import Clock
+from trainer.reports.speed import Clock, process_start
 from trainer.step.state import State, new_optimizer
 from trainer.step.totals import Totals
 from trainer.vertex.errors import LostPeerError, PeerError, TrainerError
@@ -93,13 +96,15 @@ class Elastic(ddp.DataParallel):
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # otherwise NCCL's watchdog aborts the process
         if rank == 0:
             Server(job.cluster, self._each, limits, self._facts)
-        self._client, self._job = Client(job.cluster, rank, limits, self._facts, abort_collectives), job
+        self._job, is_over = job, partial(has_exported, job.storage.model)
+        self._client = Client(job.cluster, rank, limits, self._facts, abort_collectives, is_over)
         self._generation = Generation(ranks=tuple(range(mesh.size)))
-        self._follow(self._client.ask(-1, broken=False))
-        while why := self._attempt(train, *self._share(job, mesh), clock):
-            clock.begin(REGROUPING)
-            if not isinstance(why, RegroupError):
-                self._follow(self._client.ask(self._step, broken=True))
+        with contextlib.suppress(OverError):
+            self._follow(self._client.ask(-1, broken=False))
+            while why := self._attempt(train, *self._share(job, mesh), clock):
+                clock.begin(REGROUPING)
+                if not isinstance(why, RegroupError):
+                    self._follow(self._client.ask(self._step, broken=True))
         self._client.leave()
 
     @property
@@ -220,6 +225,12 @@ class Elastic(ddp.DataParallel):
     def communication(self, net: Any) -> dict[str, float]:
         timed = super().communication(net)
         return timed and timed | {"replicas": len(self._generation.ranks) // self._each}
+
+
+def has_exported(folder: Path) -> bool:
+    """Return whether a file in the model's folder is newer than this process. The chief then needs no other replica."""
+    began = time.time() - (time.monotonic() - process_start())
+    return any(path.stat().st_mtime > began for path in folder.glob("*"))
 
 
 def abort_collectives() -> None:
