@@ -714,10 +714,8 @@ def test_the_shell_completes_the_names_of_jobs(vertex: Service) -> None:
     text = f"""
 import sys
 sys.argv = ["vertex-launch", "__complete", "status", "compl"]
-from vertex_launch.__main__ import main, run_when_needed
-run_when_needed("google.cloud.aiplatform_v1")
-run_when_needed("google.cloud.aiplatform_v1.types")
 from vertex_launch.cli import cloud_options
+from vertex_launch.cli.main import main
 cloud_options.BRIEF_SECONDS = {DEADLINE}
 main()
 """

@@ -16,7 +16,7 @@ from launcher.tests.running import DEADLINE, SOURCE
 from launcher.tests.vertex import Json, Service, custom_job, service
 from vertex_launch.job.job_resource import id_of
 
-LINES = 10_000  # five times as many as one page reads
+LINES = 20_000  # ten times as many as one page reads
 LATER = datetime.now(UTC) + timedelta(hours=1)  # than the line of the job itself
 
 
@@ -73,23 +73,25 @@ def test_pages_have_each_line_once_in_either_order(vertex: Service, job: str, or
     assert set(sizes[: LINES // 1000]) == {1000}
 
 
-@pytest.mark.parametrize(("order", "numbers"), [("asc", range(6000, 6300)), ("desc", range(6299, 5999, -1))])
+@pytest.mark.parametrize(("order", "numbers"), [("asc", range(12000, 12300)), ("desc", range(12299, 11999, -1))])
 def test_a_filter_by_time_reads_from_there(vertex: Service, job: str, order: str, numbers: range) -> None:
-    bounds = f'timestamp>="{time(6000)}" AND (timestamp<"{time(6300)}" OR timestamp<="{time(6200)}")'
+    bounds = f'timestamp>="{time(12000)}" AND (timestamp<"{time(12300)}" OR timestamp<="{time(12200)}")'
     (first,) = pages(vertex, job, bounds, orderBy=f"timestamp {order}", pageSize=1000)
     assert first == [*numbers]
 
 
 def test_a_filter_as_gcloud_goes_on_by_reads_what_follows_a_line_of_the_same_time(vertex: Service, job: str) -> None:
-    second = page(vertex, job, f'timestamp="{time(9000)}"')["entries"][1]
+    second = page(vertex, job, f'timestamp="{time(15000)}"')["entries"][1]
     at, id = second["timestamp"], second["insertId"]
-    bound = f'((timestamp="{at}" AND insertId>"{id}") OR timestamp>"{at}") AND timestamp<"{time(9006)}"'
-    assert [*pages(vertex, job, bound)] == [[9002, 9003, 9004, 9005]]
+    bound = f'((timestamp="{at}" AND insertId>"{id}") OR timestamp>"{at}") AND timestamp<"{time(15006)}"'
+    assert [*pages(vertex, job, bound)] == [[15002, 15003, 15004, 15005]]
 
 
 def test_pages_that_find_nothing_yet_are_empty_and_have_a_token(vertex: Service, job: str) -> None:
     found = [*pages(vertex, job, f'jsonPayload.message="line {LINES - 1}"')]
-    assert found == [[], [LINES - 1]]
+    assert found[0] == []
+    assert len(found) > 2
+    assert [*chain(*found)] == [LINES - 1]
 
 
 def test_a_page_token_stays_good_while_lines_are_added(vertex: Service) -> None:
@@ -158,7 +160,7 @@ def test_words_alone_are_looked_for_in_all_of_an_entry(vertex: Service, job: str
     assert found[: len(expected)] == expected
 
 
-@pytest.mark.parametrize("pattern", [f"^line (7|{LINES - 1})$", "^li.*e 7$|9999", "^l.ne .*7$", "^line .?7$"])
+@pytest.mark.parametrize("pattern", [f"^line (7|{LINES - 1})$", "^li.*e 7$|19999", "^l.ne .*7$", "^line .?7$"])
 def test_logs_grep_finds_what_a_pattern_means_among_many_lines(vertex: Service, job: str, pattern: str) -> None:
     command = [sys.executable, "-m", "vertex_launch", "logs", job, "--grep", pattern]
     environ = os.environ | {"VERTEX_ENDPOINT": vertex.endpoint, "PYTHONPATH": str(SOURCE)}
