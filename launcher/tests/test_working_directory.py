@@ -84,8 +84,10 @@ print(pathlib.Path("data.txt").read_text())
 
 
 def test_a_replica_finds_an_environment_behind_links_in_a_folder_for_temporary_files(project: Path) -> None:
-    (project / "kept").symlink_to(sys.prefix)
-    (project / "environment").symlink_to("kept")
+    (project / "real/kept").mkdir(parents=True)
+    (project / "real/kept/python").symlink_to(sys.prefix)
+    (project / "linked").symlink_to("real")
+    (project / "environment").symlink_to("linked/kept/python")
     script = "import pathlib, sys; print(sys.prefix); pathlib.Path('part').write_text('x')"
     (other := project / "other").mkdir()
     (other / "vertex.toml").write_text(SETTINGS)

@@ -163,9 +163,10 @@ def _paths(words: Iterable[str]) -> Iterator[Path]:
 
 def _links(words: Iterable[str]) -> Iterator[Path]:
     """Yield the symbolic links through which search paths lead to existing folders."""
-    for link in (link for path in _unresolved(words) for link in (path, *path.parents) if link.is_symlink()):
-        yield link
-        yield from _links([os.path.normpath(link.parent.resolve() / os.readlink(link))])  # may lead to another link
+    for path in _unresolved(words):
+        while link := next(filter(Path.is_symlink, (*reversed(path.parents), path)), None):
+            yield link
+            path = Path(os.path.normpath(link.parent / os.readlink(link))) / path.relative_to(link)
 
 
 def _unresolved(words: Iterable[str]) -> Iterator[Path]:
