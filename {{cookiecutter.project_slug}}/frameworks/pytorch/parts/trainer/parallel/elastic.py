@@ -96,7 +96,8 @@ class Elastic(ddp.DataParallel):
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # otherwise NCCL's watchdog aborts the process
         if rank == 0:
             Server(job.cluster, self._each, limits, self._facts)
-        self._job, is_over = job, partial(has_exported, job.storage.model)
+        began = time.time() - (time.monotonic() - process_start())
+        self._job, is_over = job, partial(has_exported, job.storage.model, began)
         self._client = Client(job.cluster, rank, limits, self._facts, abort_collectives, is_over)
         self._generation = Generation(ranks=tuple(range(mesh.size)))
         with contextlib.suppress(OverError):
@@ -227,9 +228,11 @@ class Elastic(ddp.DataParallel):
         return timed and timed | {"replicas": len(self._generation.ranks) // self._each}
 
 
-def has_exported(folder: Path) -> bool:
-    """Return whether a file in the model's folder is newer than this process. The chief then needs no other replica."""
-    began = time.time() - (time.monotonic() - process_start())
+def has_exported(folder: Path, began: float) -> bool:
+    """Return whether a file in the model's folder is newer than this process. The chief then needs no other replica.
+
+    The process began at the time `began`, in seconds since 1970.
+    """
     return any(path.stat().st_mtime > began for path in folder.glob("*"))
 
 
