@@ -1,5 +1,6 @@
 """The chief's server and its clients agree on who trains, whoever is lost, frozen, or late."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -174,13 +175,21 @@ def test_a_process_that_has_finished_is_not_lost(make: Callable[[int], Group]) -
     assert same(group.ask(0, 9)).ranks == (0,)
 
 
-def test_too_few_replicas_fail_after_the_timeout_and_say_so(make: Callable[[int], Group]) -> None:
-    group, limits = make(3), Limits(least=2, patience=0.1, timeout=1.0, silence=SECONDS)
+def test_too_few_replicas_are_counted_while_they_wait_and_after_the_timeout(
+    make: Callable[[int], Group], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(quorum, "TELL_SECONDS", 0.0)
+    group, limits = make(3), Limits(least=2, patience=0.6, timeout=1.0, silence=SECONDS)
     group.serve(limits)
     with pytest.raises(PeerError) as error:
         group.join(0, limits).result(SECONDS)
-    fault = "1 of 3 replicas are present, but --min-replicas is 2"
-    assert str(error.value) == f"{fault}; waited 1 s (--quorum-timeout)"
+    present = "1 of 3 replicas are present"
+    assert str(error.value) == f"{present}, but --min-replicas is 2; waited 1 s (--quorum-timeout)"
+    told = [json.loads(line)["message"] for line in capsys.readouterr().out.splitlines() if present in line]
+    assert told == [
+        f"{present}; waiting for 3 replicas for up to 1 s",
+        f"{present}; waiting for 2 replicas for up to 2 s",
+    ]
 
 
 def test_a_chief_that_is_absent_is_named_while_others_wait_for_it_and_after_the_timeout(

@@ -23,7 +23,7 @@ from trainer.vertex.log import say
 
 BEAT_SECONDS = 0.5  # the interval between two signs of life, and between two attempts to connect
 FROZEN_SECONDS = 5.0  # without a sign of life, after which a process counts as frozen if another one lost a peer
-TELL_SECONDS = 5.0  # of waiting for the chief, after which a process says so
+TELL_SECONDS = 5.0  # of waiting for the chief or for more replicas, after which a process says so
 ASK_SECONDS = 0.25  # the interval between two questions, which is also the longest time until a replica can join
 Message = dict[str, Any]
 
@@ -84,7 +84,7 @@ class Server:
     def __init__(self, cluster: Cluster, each: int, limits: Limits, facts: rollcall.Facts) -> None:
         self._cluster, self._each, self._limits, self._facts = cluster, each, limits, facts
         self._members, self._last = dict[int, _Member](), Generation((), number=time.time_ns())
-        self._time = time.monotonic()  # of the last answer
+        self._time, self._told = time.monotonic(), 0  # of the last answer; the awaited replicas that the log mentions
         listener = rollcall.listen(cluster.chief)
         threading.Thread(target=lambda: asyncio.run(self._serve(listener)), daemon=True).start()
 
@@ -147,12 +147,18 @@ class Server:
         first, waited = not self._last.ranks, time.monotonic() - min(self._members[rank].asked for rank in asked)
         counts = [sum(rank // self._each == node for rank in asked) for node in range(len(self._cluster.nodes))]
         ranks = tuple(rank for rank in asked if counts[rank // self._each] == self._each)  # of complete replicas
-        least = len(counts) if first and waited < self._limits.patience else self._limits.least
+        least, limit = self._limits.least, self._limits.timeout + (self._limits.patience if first else 0)
+        if first and waited < self._limits.patience:
+            least, limit = len(counts), self._limits.patience
+        present = f"{len(ranks) // self._each} of {len(counts)} replicas are present"
         if 0 in ranks and len(ranks) >= least * self._each:
-            self._last = self._next(ranks, {rank: asked[rank] for rank in ranks})
+            self._last, self._told = self._next(ranks, {rank: asked[rank] for rank in ranks}), 0
             self._tell(ranks, asdict(self._last) | {"steps": [*self._last.steps.items()]})
-        elif waited > self._limits.timeout + (self._limits.patience if first else 0):
-            self._tell(asked, {"few": f"{len(ranks) // self._each} of {len(counts)} replicas are present"})
+        elif waited > limit:
+            self._tell(asked, {"few": present})
+        elif waited > TELL_SECONDS and self._told != least:
+            self._told = least
+            say(f"{present}; waiting for {least} replicas for up to {limit:.0f} s", "WARNING")
 
     def _next(self, ranks: tuple[int, ...], asked: Mapping[int, Message]) -> Generation:
         """Return the current generation, or a new one if a process was lost, has lost a peer, or joins."""
