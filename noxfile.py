@@ -279,7 +279,9 @@ def make_toolbox(session: nox.Session) -> bool:
     installed, python = TOOLBOX / "installed.txt", str(TOOLBOX / "bin/python")
     if installed.exists() and installed.read_text(encoding="utf-8") == wanted:
         return False
-    session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", str(TOOLBOX), external=True)
+    # nox requires virtualenv, which contains a recent pip. The venv module would have to download one.
+    environment = ("virtualenv", "-q", "--clear", "--no-periodic-update", str(TOOLBOX))
+    session.run(sys.executable, "-m", *environment, external=True)
     session.run(python, "-m", "pip", "install", "-q", *packages, env=INSTALLING, external=True)
     installed.write_text(wanted, encoding="utf-8")
     return True

@@ -18,8 +18,8 @@ CODE = ("trainer", "tests", *sorted(map(str, Path().glob("*.py"))))  # this file
 def python(session: nox.Session, *arguments: str) -> None:
     """Run Python in .venv, the sessions' shared virtual environment. If necessary, create or update .venv first."""
     wanted = f"# Python {sys.version}\n" + "".join(path.read_text() for path in REQUIREMENTS)
-    if not (INSTALLED.exists() and INSTALLED.read_text() == wanted):  # the latest pip needs half the time
-        session.run(sys.executable, "-m", "venv", "--clear", "--upgrade-deps", ".venv", external=True)
+    if not (INSTALLED.exists() and INSTALLED.read_text() == wanted):  # virtualenv contains a recent pip
+        session.run(sys.executable, "-m", "virtualenv", "-q", "--clear", "--no-periodic-update", ".venv", external=True)
         for path in REQUIREMENTS:  # one by one, because the first file may set an index for its own packages only
             session.run(str(PYTHON), "-m", "pip", "install", "-qq", "--retries=1", "-r", str(path), external=True)
         INSTALLED.write_text(wanted)
