@@ -123,29 +123,30 @@ def same_result(run: Run, unbroken: Run) -> None:
 
 DIES = """
 
-_receive = Elastic._receive
+_{method} = Elastic.{method}
 
 
-def receive(self, state, source, world):
-    marker = self._job.storage.checkpoints / "died"
-    if self._client.rank == 1 and not marker.exists():
+def die(self, *arguments):
+    marker, steps = self._job.storage.checkpoints / "died", self._generation.steps
+    if self._client.rank == 1 and steps and 1 not in steps and not marker.exists():
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
         say("the replica that joins is killed")
         os._exit(137)  # as after SIGKILL, which the first process of a namespace can't send to itself
-    _receive(self, state, source, world)
+    return _{method}(self, *arguments)
 
 
-Elastic._receive = receive
+Elastic.{method} = die
 """
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("method", ["_share", "_receive"], ids=["before the group exists", "afterwards"])
 def test_a_replica_that_is_killed_while_it_joins_joins_at_its_next_start(
-    tmp_path: Path, unbroken: Run, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, unbroken: Run, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(tmp_path / "project", "trainer/parallel/elastic.py", DIES, monkeypatch)
-    run = broken(tmp_path, f"{WORKER}:kill@step=10", flags=["--collective-timeout", "20"])
+    change(tmp_path / "project", "trainer/parallel/elastic.py", DIES.format(method=method), monkeypatch)
+    run = broken(tmp_path, f"{WORKER}:kill@step=10")
     assert run.output.count("the replica that joins is killed") == 1
     assert run.output.count("Restarting this replica") == 2
     assert run.output.count(f"{WORKER} is back at step") == 1

@@ -7,11 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import pytest
+from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]
 
 from tests.training import PROJECT
 from trainer.cluster import quorum
@@ -164,6 +166,21 @@ def test_a_frozen_process_is_noticed_though_nobody_asks(make: Callable[[int], Gr
     process.send_signal(signal.SIGSTOP)
     assert all(group.clients[rank].lost.wait(SECONDS) for rank in (0, 2))
     assert same(group.ask(0, 7, broken=True), group.ask(2, 7, broken=True)).ranks == (0, 2)
+
+
+def test_a_process_that_is_lost_while_the_others_wait_for_its_address_ends_their_wait(
+    make: Callable[[int], Group],
+) -> None:
+    group = make(3)
+    group.serve()
+    process = group.start("1")
+    generation = same(group.join(0), group.join(2))
+    store = TCPStore(group.cluster.chief.host, generation.port, is_master=False)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(store.wait, ["the address"], timedelta(seconds=SECONDS))
+        process.kill()
+        with pytest.raises(DistNetworkError):
+            waiting.result(SECONDS)
 
 
 def test_a_process_that_has_finished_is_not_lost(make: Callable[[int], Group]) -> None:

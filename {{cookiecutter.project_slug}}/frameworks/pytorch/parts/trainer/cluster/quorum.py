@@ -8,6 +8,7 @@ connection of a killed process closes immediately, so the others don't wait for 
 import asyncio
 import contextlib
 import json
+import math
 import socket
 import threading
 import time
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
 from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, but not exported
 
 from trainer.cluster import rollcall
 from trainer.cluster.spec import Cluster
@@ -24,6 +27,9 @@ from trainer.vertex.log import say
 BEAT_SECONDS = 0.5  # the interval between two signs of life, and between two attempts to connect
 FROZEN_SECONDS = 5.0  # without a sign of life, after which a process counts as frozen if another one lost a peer
 TELL_SECONDS = 5.0  # of waiting for the chief or for more replicas, after which a process says so
+# After a loss, processes that are creating the process group wait for the lost one until the server closes the store.
+# Before, all others must have heard of the loss, because a process that connects to a closed store also waits.
+CLOSE_SECONDS = 2.0
 ASK_SECONDS = 0.25  # the interval between two questions, which is also the longest time until a replica can join
 Message = dict[str, Any]
 
@@ -44,7 +50,7 @@ class Generation:
 
     Args:
         number: the generation's number, which differs from all earlier numbers even if the chief has restarted.
-        port: a free port of the chief for the process group.
+        port: the chief's port of the store with which the processes create the process group.
         steps: the number of finished steps of each process that holds a complete training state.
         ask: the number of finished steps after which all processes ask again.
     """
@@ -84,6 +90,8 @@ class Server:
     def __init__(self, cluster: Cluster, each: int, limits: Limits, facts: rollcall.Facts) -> None:
         self._cluster, self._each, self._limits, self._facts = cluster, each, limits, facts
         self._members, self._last = dict[int, _Member](), Generation((), number=time.time_ns())
+        self._store: TCPStore | None = None  # of the last generation
+        self._lost = math.inf  # the time of that generation's first loss
         self._time, self._told = time.monotonic(), 0  # of the last answer; the awaited replicas that the log mentions
         listener = rollcall.listen(cluster.chief)
         threading.Thread(target=lambda: asyncio.run(self._serve(listener)), daemon=True).start()
@@ -93,6 +101,8 @@ class Server:
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             self._drop_silent()
+            if time.monotonic() - self._lost > CLOSE_SECONDS:
+                self._store = None
             self._tell(self._members, {})
             self._settle()
 
@@ -123,6 +133,7 @@ class Server:
         self._members.pop(rank).writer.close()
         if rank in self._last.ranks:
             self._tell(self._members, {"lost": rank})
+            self._lost = min(self._lost, time.monotonic())
         self._settle()
 
     def _drop_silent(self) -> None:
@@ -166,7 +177,9 @@ class Server:
         steps = {rank: question["step"] for rank, question in asked.items() if question["step"] >= 0}
         step = max(steps.values(), default=0)
         if ranks != last.ranks or len(steps) < len(ranks) or any(question["broken"] for question in asked.values()):
-            return Generation(ranks, last.number + 1, free_port(), steps, step + 1)
+            host, self._lost = self._cluster.chief.host, math.inf
+            self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+            return Generation(ranks, last.number + 1, self._store.port, steps, step + 1)
         pace = (self._time - before) / max(step - max(last.steps.values(), default=0), 1)  # seconds per step
         return Generation(ranks, last.number, last.port, steps, step + max(int(ASK_SECONDS / pace), 1))
 
@@ -280,9 +293,3 @@ class Client:
     def _send(self, message: Message) -> None:
         with self._sending:
             self._socket.sendall(rollcall.line_of(message))
-
-
-def free_port() -> int:
-    """Return a port that no program on this machine uses."""
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])

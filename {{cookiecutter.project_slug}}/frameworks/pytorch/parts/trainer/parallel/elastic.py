@@ -119,6 +119,7 @@ class Elastic(ddp.DataParallel):
         self._back = {*generation.ranks} - ({*before.ranks} & generation.steps.keys())
         os.environ |= {"RANK": str(generation.ranks.index(rank)), "WORLD_SIZE": str(len(generation.ranks))}
         os.environ |= {"MASTER_ADDR": chief.host, "MASTER_PORT": str(generation.port)}
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the chief's server has created the store
         if rank == 0 and (gone := self._names({*before.ranks} - {*generation.ranks})):
             count = f"{len(generation.ranks) // self._each} of {len(self._job.cluster.nodes)}"
             step, samples = max(generation.steps.values(), default=0), self._job.config.global_batch
@@ -142,6 +143,8 @@ class Elastic(ddp.DataParallel):
     def _attempt(self, train: Train, job: Job, mesh: Mesh, clock: Clock) -> Exception | None:
         """Train in one generation. Returns the error that ended it, or None after the last step."""
         try:
+            if self._client.lost.is_set():
+                raise LostPeerError("a peer was lost before the process group was created")
             train(job, self, mesh, clock)
             return None
         except Exception as error:
