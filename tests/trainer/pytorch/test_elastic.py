@@ -54,6 +54,8 @@ def test_two_replicas_go_on_without_a_third_which_returns_and_receives_the_state
     assert 10 <= int(gone) <= int(back) < 60
     assert (named(run, "gone"), named(run, "back")) == ({WORKER}, {WORKER})
     assert re.findall(r"training on (\d) x CPU, elastic", run.output) == ["3", "2", "3"]
+    assert {report["train/replicas"] for report in run.reports if "train/replicas" in report} == {2, 3}
+    assert {*re.findall(r"  replicas (\S+ of \S+)  ", run.output)} == {"2 of 3", "3 of 3"}
     steps = [step for step, _ in run.losses_by_step]
     assert steps == sorted({*steps})  # none twice
     assert int(gone) + 1 in steps

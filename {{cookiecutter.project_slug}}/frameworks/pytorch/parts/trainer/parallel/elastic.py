@@ -65,6 +65,20 @@ class RegroupError(Exception):
     """The error that ends a generation in all processes at the same step, because a process joins."""
 
 
+class Present(int):
+    """A number of replicas. In text, it's followed by the number of all replicas, as in `2 of 3`."""
+
+    total: int
+
+    def __new__(cls, count: int, total: int) -> "Present":
+        present = super().__new__(cls, count)
+        present.total = total
+        return present
+
+    def __str__(self) -> str:
+        return f"{int(self)} of {self.total}"
+
+
 class Elastic(ddp.DataParallel):
     """Replicated training that continues without lost processes.
 
@@ -121,10 +135,13 @@ class Elastic(ddp.DataParallel):
         os.environ |= {"MASTER_ADDR": chief.host, "MASTER_PORT": str(generation.port)}
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the chief's server has created the store
         if rank == 0 and (gone := self._names({*before.ranks} - {*generation.ranks})):
-            count = f"{len(generation.ranks) // self._each} of {len(self._job.cluster.nodes)}"
             step, samples = max(generation.steps.values(), default=0), self._job.config.global_batch
             said = f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} {'gone' if before.number else 'absent'}"
-            say(f"{said}; {count} go on at step {step} with all {samples} samples", "WARNING", gone=gone)
+            say(f"{said}; {self._present} go on at step {step} with all {samples} samples", "WARNING", gone=gone)
+
+    @property
+    def _present(self) -> Present:
+        return Present(len(self._generation.ranks) // self._each, len(self._job.cluster.nodes))
 
     def _names(self, ranks: set[int]) -> list[str]:
         size = self._each * len(self._job.cluster.nodes)
@@ -228,7 +245,7 @@ class Elastic(ddp.DataParallel):
 
     def communication(self, net: Any) -> dict[str, float]:
         timed = super().communication(net)
-        return timed and timed | {"replicas": len(self._generation.ranks) // self._each}
+        return timed and timed | {"replicas": self._present}
 
 
 def has_exported(folder: Path, began: float) -> bool:
