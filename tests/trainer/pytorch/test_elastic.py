@@ -129,29 +129,44 @@ _{method} = Elastic.{method}
 
 
 def die(self, *arguments):
-    marker, steps = self._job.storage.checkpoints / "died", self._generation.steps
-    if self._client.rank == 1 and steps and 1 not in steps and not marker.exists():
+    marker, ranks, steps = self._job.storage.checkpoints / "died", self._generation.ranks, self._generation.steps
+    if self._client.rank == {rank} and steps and {rank} {condition} and not marker.exists():
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
-        say("the replica that joins is killed")
+        say("another replica is killed")
         os._exit(137)  # as after SIGKILL, which the first process of a namespace can't send to itself
     return _{method}(self, *arguments)
 
 
 Elastic.{method} = die
 """
+BEFORE_THE_GROUP, AFTERWARDS = "_connect", "_receive"
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("method", ["_share", "_receive"], ids=["before the group exists", "afterwards"])
+@pytest.mark.parametrize("method", [BEFORE_THE_GROUP, AFTERWARDS])
 def test_a_replica_that_is_killed_while_it_joins_joins_at_its_next_start(
     tmp_path: Path, unbroken: Run, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change(tmp_path / "project", "trainer/parallel/elastic.py", DIES.format(method=method), monkeypatch)
+    dies = DIES.format(method=method, rank=1, condition="not in steps")
+    change(tmp_path / "project", "trainer/parallel/elastic.py", dies, monkeypatch)
     run = broken(tmp_path, f"{WORKER}:kill@step=10")
-    assert run.output.count("the replica that joins is killed") == 1
+    assert run.output.count("another replica is killed") == 1
     assert run.output.count("Restarting this replica") == 2
     assert run.output.count(f"{WORKER} is back at step") == 1
+    same_result(run, unbroken)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_second_replica_that_is_killed_while_the_others_regroup_holds_nobody_up(
+    tmp_path: Path, unbroken: Run, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = DIES.format(method=BEFORE_THE_GROUP, rank=rank, condition="in ranks and 1 not in ranks")
+    change(tmp_path / "project", "trainer/parallel/elastic.py", dies, monkeypatch)
+    run = broken(tmp_path, f"{WORKER}:kill@step=10")
+    assert run.output.count("another replica is killed") == 1
+    assert run.output.count("Restarting this replica") == 2
     same_result(run, unbroken)
 
 

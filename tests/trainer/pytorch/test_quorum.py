@@ -267,3 +267,15 @@ def test_the_state_comes_from_the_process_with_the_most_finished_steps(make: Cal
     same(*(group.join(rank) for rank in range(3)))
     generation = same(*(group.ask(rank, step, broken=True) for rank, step in enumerate((7, 8, -1))))
     assert (generation.steps, generation.source) == ({0: 7, 1: 8}, 1)
+
+
+def test_processes_whose_peer_was_lost_start_another_generation_even_if_it_returns_at_once(
+    make: Callable[[int], Group],
+) -> None:
+    group = make(2)
+    group.serve(replace(STRICT, least=2))
+    before = same(group.join(0), group.join(1))
+    asking = group.ask(0, before.ask)
+    assert group.clients[1].lost.wait(SECONDS)  # put out because it doesn't ask
+    after = same(asking, group.ask(1, before.ask))
+    assert (after.ranks, after.number > before.number) == ((0, 1), True)

@@ -26,7 +26,7 @@ from trainer.vertex.log import say
 
 def run(job: Job, strategy: Strategy, mesh: Mesh, clock: Clock) -> None:
     """Join the other processes and train. `processes.launch` calls `run` in each process."""
-    with processes.join(mesh, job.config.collective_timeout) as world:
+    with processes.join(mesh, job.config.collective_timeout, strategy.store) as world:
         if world.is_chief:
             say(f"training on {world.size} x {devices.describe(world.device)}, {strategy.name}: {mesh}")
         final, answers = train(job, strategy, world, clock)

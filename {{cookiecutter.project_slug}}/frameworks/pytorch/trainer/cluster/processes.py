@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import psutil
 import torch
@@ -150,11 +151,15 @@ def lost_peer(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def join(mesh: Mesh, timeout: float) -> Iterator[World]:
+def join(mesh: Mesh, timeout: float, store: Any = None) -> Iterator[World]:
     """Join the process group and create the device mesh. Call this function once in the work of each process.
 
     Delete the wrapped model before the block ends. Otherwise, the model's reducer would hold the last reference to the
     process group. The reducer would then hold the GIL while waiting for threads that need it (pytorch/pytorch#56297).
+
+    Args:
+        timeout: the longest duration of a collective, in seconds.
+        store: the store with which the processes create the process group. By default, the first process creates one.
     """
     backend, device = "gloo", torch.device("cpu")
     if torch.cuda.is_available():
@@ -162,7 +167,8 @@ def join(mesh: Mesh, timeout: float) -> Iterator[World]:
         backend, device = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     device_id = device if device.type == "cuda" else None
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id)
+    given = {"store": store, "rank": int(os.environ["RANK"]), "world_size": mesh.size} if store else {}
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id, **given)
     names, sizes = zip(*mesh.sizes.items(), strict=True)
     laid = init_device_mesh(device.type, sizes, mesh_dim_names=names)
     for group in laid.get_all_groups():  # torch 2.13 creates them with its own timeout, up to 30 minutes

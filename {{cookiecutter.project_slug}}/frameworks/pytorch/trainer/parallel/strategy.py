@@ -90,6 +90,8 @@ class Strategy:
     """The names of the attributes that the model must have. model.py describes them."""
     casts: bool = True
     """True if the forward pass uses autocast for --precision. FSDP casts weights itself when it gathers them."""
+    store: Any = None
+    """The store with which the processes create the process group. By default, the first process creates one."""
 
     @property
     def name(self) -> str:

@@ -28,8 +28,7 @@ BEAT_SECONDS = 0.5  # the interval between two signs of life, and between two at
 FROZEN_SECONDS = 5.0  # without a sign of life, after which a process counts as frozen if another one lost a peer
 TELL_SECONDS = 5.0  # of waiting for the chief or for more replicas, after which a process says so
 # After a loss, processes that are creating the process group wait for the lost one until the server closes the store.
-# Before, all others must have heard of the loss, because a process that connects to a closed store also waits.
-CLOSE_SECONDS = 2.0
+CLOSE_SECONDS = 2.0  # by then, the others have heard of the loss, and don't try to connect to the store
 ASK_SECONDS = 0.25  # the interval between two questions, which is also the longest time until a replica can join
 Message = dict[str, Any]
 
@@ -169,14 +168,16 @@ class Server:
             self._tell(asked, {"few": present})
         elif waited > TELL_SECONDS and self._told != least:
             self._told = least
-            say(f"{present}; waiting for {least} replicas for up to {limit:.0f} s", "WARNING")
+            awaited = f"{least} replicas" if 0 in ranks else self._cluster.chief.name
+            say(f"{present}; waiting for {awaited} for up to {limit:.0f} s", "WARNING")
 
     def _next(self, ranks: tuple[int, ...], asked: Mapping[int, Message]) -> Generation:
         """Return the current generation, or a new one if a process was lost, has lost a peer, or joins."""
         last, before, self._time = self._last, self._time, time.monotonic()
         steps = {rank: question["step"] for rank, question in asked.items() if question["step"] >= 0}
         step = max(steps.values(), default=0)
-        if ranks != last.ranks or len(steps) < len(ranks) or any(question["broken"] for question in asked.values()):
+        is_broken = self._lost < math.inf or any(question["broken"] for question in asked.values())
+        if is_broken or ranks != last.ranks or len(steps) < len(ranks):
             host, self._lost = self._cluster.chief.host, math.inf
             self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
             return Generation(ranks, last.number + 1, self._store.port, steps, step + 1)
@@ -282,7 +283,8 @@ class Client:
 
     def _note_loss(self) -> None:
         self.lost.set()
-        self._on_loss()
+        with contextlib.suppress(Exception):  # `ask` waits for the messages after this one
+            self._on_loss()
 
     def _beat(self) -> None:
         while True:

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import distributed_c10d
+from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined] # public, but not exported
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.nn.parallel import DistributedDataParallel
 
@@ -44,6 +45,7 @@ from trainer.step.totals import Totals
 from trainer.vertex.errors import LostPeerError, PeerError, TrainerError
 from trainer.vertex.log import say
 
+CONNECT_SECONDS = 5.0  # for connecting to the chief's store, which exists before a process hears of its generation
 REGROUPING = "regrouping"  # from a lost or returned process until the next process group is complete
 
 
@@ -133,7 +135,6 @@ class Elastic(ddp.DataParallel):
         self._back = {*generation.ranks} - ({*before.ranks} & generation.steps.keys())
         os.environ |= {"RANK": str(generation.ranks.index(rank)), "WORLD_SIZE": str(len(generation.ranks))}
         os.environ |= {"MASTER_ADDR": chief.host, "MASTER_PORT": str(generation.port)}
-        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the chief's server has created the store
         if rank == 0 and (gone := self._names({*before.ranks} - {*generation.ranks})):
             step, samples = max(generation.steps.values(), default=0), self._job.config.global_batch
             said = f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} {'gone' if before.number else 'absent'}"
@@ -157,11 +158,22 @@ class Elastic(ddp.DataParallel):
             config = replace(config, rehearse_export=False)  # done before the first step
         return replace(job, config=config, cluster=replace(job.cluster, nodes=nodes)), Mesh({"replicate": len(ranks)})
 
+    def _connect(self, timeout: float) -> TCPStore:
+        """Connect to the store of this generation.
+
+        Raises LostPeerError if a process has been lost. Later losses close the connection.
+        """
+        chief, port = self._job.cluster.chief, self._generation.port
+        store = TCPStore(chief.host, port, is_master=False, timeout=timedelta(seconds=CONNECT_SECONDS))
+        if self._client.lost.is_set():
+            raise LostPeerError("a peer was lost before the process group was created")
+        store.set_timeout(timedelta(seconds=timeout))
+        return store
+
     def _attempt(self, train: Train, job: Job, mesh: Mesh, clock: Clock) -> Exception | None:
         """Train in one generation. Returns the error that ended it, or None after the last step."""
         try:
-            if self._client.lost.is_set():
-                raise LostPeerError("a peer was lost before the process group was created")
+            self.store = self._connect(job.config.collective_timeout)
             train(job, self, mesh, clock)
             return None
         except Exception as error:
