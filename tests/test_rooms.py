@@ -11,7 +11,7 @@ from tests.conftest import PROJECT, ROOT
 
 ROOMS = ("cluster", "vertex")
 FRAMEWORKS = {"torch", "tensorflow", "keras"}
-TAKE_A_FRAMEWORK = {"processes.py", "preemption.py", "world.py", "devices.py", "run.py", "quorum.py"}
+TAKE_A_FRAMEWORK = {"processes.py", "preemption.py", "world.py", "devices.py", "run.py", "quorum_server.py"}
 LIBRARIES = {"psutil", "rich"}
 BELOW_THE_LOOP = ("parallel", "checkpoints", "reports", "cluster", "vertex")
 OVERLAYS = ("frameworks/pytorch", "frameworks/tensorflow")

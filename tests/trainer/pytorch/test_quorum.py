@@ -16,8 +16,9 @@ import pytest
 from torch.distributed import DistNetworkError, TCPStore  # type: ignore[attr-defined]
 
 from tests.training import PROJECT
-from trainer.cluster import quorum
-from trainer.cluster.quorum import Client, Generation, Limits, OverError, Server
+from trainer.cluster import quorum, quorum_server
+from trainer.cluster.quorum import Client, Generation, Limits, OverError
+from trainer.cluster.quorum_server import Server
 from trainer.cluster.rollcall import NO_FACTS, Facts
 from trainer.cluster.spec import Cluster, Node
 from trainer.vertex.errors import PeerError, TrainerError
@@ -33,7 +34,8 @@ STRICT = replace(PATIENT, silence=3.0)  # many times the interval between two si
 IN_A_PROCESS = f"""
 import sys, threading
 from trainer.cluster import quorum
-from trainer.cluster.quorum import Client, Limits, Server
+from trainer.cluster.quorum import Client, Limits
+from trainer.cluster.quorum_server import Server
 from trainer.cluster.spec import Cluster, Node
 
 cluster = Cluster(tuple(Node(*pair.split("=")) for pair in sys.argv[2:]))
@@ -195,7 +197,7 @@ def test_a_process_that_has_finished_is_not_lost(make: Callable[[int], Group]) -
 def test_too_few_replicas_are_counted_while_they_wait_and_after_the_timeout(
     make: Callable[[int], Group], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(quorum, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(quorum_server, "TELL_SECONDS", 0.0)
     group, limits = make(3), Limits(least=2, patience=0.6, timeout=1.0, silence=SECONDS)
     group.serve(limits)
     with pytest.raises(PeerError) as error:

@@ -31,7 +31,8 @@ from trainer.checkpoints import divergence
 from trainer.checkpoints.saver import BY_NAME
 from trainer.cluster.preemption import StoppedError
 from trainer.cluster.processes import lost_peer
-from trainer.cluster.quorum import Client, Generation, Limits, OverError, Server
+from trainer.cluster.quorum import Client, Generation, Limits, OverError
+from trainer.cluster.quorum_server import Server
 from trainer.cluster.rollcall import Facts
 from trainer.cluster.spec import Cluster
 from trainer.cluster.world import Mesh, World
