@@ -150,7 +150,8 @@ def test_a_job_whose_machine_is_preempted_loses_no_step(tmp_path: Path) -> None:
         assert patient.call("POST", preempt, {"replica": "workerpool1-0"}) == (200, {})
         patient.wait(name, "SUCCEEDED", seconds=DEADLINE)
         told = reports(folder)
-    (saved,) = (found[1] for report in told if (found := re.search(r"saved step (\d+), as workerp", report["message"])))
+    messages = "\n".join(report["message"] for report in told)
+    (saved,) = re.findall(r"saved step (\d+), because workerp", messages)
     assert any(report["message"].startswith(f"resumed at step {saved} from ") for report in told)
     assert [report["step"] for report in told if "train/loss" in report] == [*range(1, 401)]
 

@@ -159,7 +159,7 @@ def test_who_is_missing_is_named_when_another_one_is_back_and_gets_no_work(
         lines.wait_for_all()
         for worker in workers:
             worker.close()
-        assert eventually(lambda: "no worker is left, so the run ends unless" in capsys.readouterr().out)
+        assert eventually(lambda: "no worker is left, so the run stops unless" in capsys.readouterr().out)
         held.append(team.hold("workerpool1-0"))
         assert eventually(lambda: "workerpool1-0 has returned, but workerpool1-1 is gone" in capsys.readouterr().out)
         with lines.patience():
