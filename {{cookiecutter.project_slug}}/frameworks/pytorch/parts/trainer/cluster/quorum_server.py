@@ -19,7 +19,7 @@ from trainer.vertex.log import say
 
 FROZEN_SECONDS = 5.0  # without a sign of life, after which a process counts as frozen if another one lost a peer
 # After a loss, processes that are creating the process group wait for the lost one until the server closes the store.
-CLOSE_SECONDS = 2.0  # by then, the others have heard of the loss, and don't try to connect to the store
+CLOSE_SECONDS = 2.0  # by then, the others have connected; a process retries for seconds if the store is closed
 ASK_SECONDS = 0.25  # the interval between two questions, which is also the longest time until a replica can join
 
 
