@@ -35,7 +35,8 @@ def train_step(config, strategy, state, batch, world):
     from trainer.vertex import storage
 
     def record(**fields):
-        line = {"step": state.step, "process": os.getpid(), "attempt": os.environ["MASTER_PORT"], **fields}
+        generation = strategy._generation.number
+        line = {"step": state.step, "process": os.getpid(), "generation": generation, **fields}
         folder = storage.from_env(os.environ).checkpoints
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "records.jsonl").open("a") as file:
@@ -75,7 +76,7 @@ class Attempt:
 @dataclass(frozen=True)
 class Result:
     loss: float
-    attempts: dict[int, dict[str, Attempt]]  # of each step, by generation, in order
+    attempts: dict[int, dict[int, Attempt]]  # of each step, by generation, in order
     output: str
 
 
@@ -126,11 +127,11 @@ def train(project: Path, folder: Path, kills: Sequence[tuple[str, int]]) -> Resu
     return Result(loss, attempts(records), done.stdout)
 
 
-def attempts(file: Path) -> dict[int, dict[str, Attempt]]:
-    found: dict[int, dict[str, Attempt]] = defaultdict(lambda: defaultdict(Attempt))
+def attempts(file: Path) -> dict[int, dict[int, Attempt]]:
+    found: dict[int, dict[int, Attempt]] = defaultdict(lambda: defaultdict(Attempt))
     for line in map(json.loads, file.read_text(encoding="utf-8").splitlines()):
         # A process that records what it has taken has finished one step more.
-        attempt = found[line["step"] - line.get("taken", False)][line["attempt"]]
+        attempt = found[line["step"] - line.get("taken", False)][line["generation"]]
         attempt.samples.extend(line.get("samples", []))
         attempt.taken_by.extend([line["process"]] if "taken" in line else [])
     return found

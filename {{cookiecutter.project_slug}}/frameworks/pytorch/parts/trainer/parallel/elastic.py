@@ -130,12 +130,11 @@ class Elastic(ddp.DataParallel):
         return self._state.step if self._state else -1
 
     def _follow(self, generation: Generation) -> None:
-        """Prepare the environment variables with which the process group of a new generation is created."""
+        """Set this process's rank and the number of processes in a new generation."""
         before, self._generation = self._generation, generation
-        chief, rank = self._job.cluster.chief, self._client.rank
+        rank = self._client.rank
         self._back = {*generation.ranks} - ({*before.ranks} & generation.steps.keys())
         os.environ |= {"RANK": str(generation.ranks.index(rank)), "WORLD_SIZE": str(len(generation.ranks))}
-        os.environ |= {"MASTER_ADDR": chief.host, "MASTER_PORT": str(generation.port)}
         if rank == 0 and (gone := self._names({*before.ranks} - {*generation.ranks})):
             step, samples = max(generation.steps.values(), default=0), self._job.config.global_batch
             said = f"{' and '.join(gone)} {'is' if len(gone) == 1 else 'are'} {'gone' if before.number else 'absent'}"
