@@ -174,3 +174,36 @@ def test_a_silent_peer_is_waited_for_no_longer_along_one_dimension_than_among_al
             peers.append(stack.enter_context(subprocess.Popen(command, cwd=PROJECT, env=environ)))
             stack.callback(peers[-1].kill)
         assert peers[0].wait(DEADLINE) == 75
+
+
+FAILS_AT_FIRST = """
+import os, sys
+from torch.distributed import TCPStore
+from trainer.cluster import processes
+from trainer.cluster.world import Mesh
+
+both, is_first = Mesh({"replicate": 2}), os.environ["RANK"] == "0"
+if is_first:
+    try:
+        with processes.join(both, 1.0, TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)):
+            pass
+    except RuntimeError:
+        print("failed")
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=is_first, wait_for_workers=False)
+with processes.join(both, 20.0, store) as world:
+    world.wait()
+"""
+
+
+def test_a_process_that_could_not_join_joins_at_its_second_attempt() -> None:
+    (_, port) = free_addresses(1)[0].split(":")
+    command = [sys.executable, "-c", FAILS_AT_FIRST, port]
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    with ExitStack() as stack:
+        both = []
+        for rank in range(2):
+            started = subprocess.Popen(command, cwd=PROJECT, env=environ | {"RANK": str(rank)}, stdout=subprocess.PIPE)
+            both.append(stack.enter_context(started))
+            stack.callback(started.kill)
+        assert [one.communicate(timeout=DEADLINE)[0] for one in both] == [b"failed\n", b""]
+        assert [one.returncode for one in both] == [0, 0]
