@@ -3,17 +3,19 @@
 import copy
 import errno
 import itertools
+import logging
 import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from trainer import model
 from trainer.checkpoints import commit_marker, saver
@@ -30,6 +32,14 @@ from trainer.vertex.storage import copy_files
 
 PROGRAM = "model.pt2"
 WEIGHTS = "weights.pt"
+# A model might require a smaller size, a larger size, or a multiple of a number.
+OTHER_SIZES: tuple[Callable[[int], int], ...] = (
+    lambda size: size // 2,
+    lambda size: size * 2,
+    lambda size: size - 1,
+    lambda size: size - max(size // 3, 1),
+    lambda size: size - max(size // 4, 1),
+)
 Answer: TypeAlias = Callable[[Array], Array]  # from inputs to outputs, as NumPy arrays
 
 
@@ -101,31 +111,47 @@ def export(net: nn.Module, inputs: Tensor, folder: Path) -> Answer:
     return prove(net, inputs, folder)
 
 
-@torch.no_grad()
 def varying(net: nn.Module, inputs: Tensor) -> set[int]:
     """Return the input dimensions whose sizes the model doesn't fix, excluding the first dimension.
 
-    A size isn't fixed if the model accepts half or double the size, in that dimension alone or in several dimensions.
-    Without this check, PyTorch would treat all sizes as symbolic until it finds the fixed ones, which takes twice as
-    long.
+    A size isn't fixed if the model accepts another size, in that dimension alone or in several dimensions. Without this
+    check, PyTorch would treat all sizes as symbolic until it finds the fixed ones, which takes twice as long.
     """
-    dimensions = [i for i, size in enumerate(inputs.shape) if i and size > 1]
+    dimensions, accepts = [i for i, size in enumerate(inputs.shape) if i and size > 1], shape_check(net, inputs)
+    if not accepts(inputs.shape):  # the model can't run without values
+        return {*dimensions}
     found = set[int]()
     for count in range(1, len(dimensions) + 1):
         for several in itertools.combinations(dimensions, count):
-            half = tuple(slice(size // 2 if i in several else size) for i, size in enumerate(inputs.shape))
-            twice = [2 if i in several else 1 for i, _ in enumerate(inputs.shape)]
-            if not found.issuperset(several) and (accepts(net, inputs[half]) or accepts(net, inputs.repeat(twice))):
+            shapes = ([other(n) if i in several else n for i, n in enumerate(inputs.shape)] for other in OTHER_SIZES)
+            if not found.issuperset(several) and any(map(accepts, shapes)):
                 found.update(several)
     return found
 
 
-def accepts(net: nn.Module, inputs: Tensor) -> bool:
-    try:
-        net(inputs)
-    except Exception:  # of any kind, because the model is the user's own
-        return False
-    return True
+def shape_check(net: nn.Module, inputs: Tensor) -> Callable[[Sequence[int]], bool]:
+    """Return a function that returns whether the model accepts inputs of a given shape.
+
+    The function runs a copy of the model, because a model might remember the shape. The copy consists of fake tensors,
+    which have shapes but no values, so the function computes nothing and needs no memory.
+    """
+    mode, logger = FakeTensorMode(allow_non_fake_inputs=True), logging.getLogger(FakeTensorMode.__module__)
+    fakes: dict[int, Any] = {id(one): mode.from_tensor(one) for one in (*net.parameters(), *net.buffers())}
+
+    @torch.no_grad()
+    def accepts(shape: Sequence[int]) -> bool:
+        other: nn.Module = copy.deepcopy(net, {**fakes})
+        logger.disabled = True  # it would log each shape that the model doesn't accept
+        try:
+            with mode:
+                other(inputs.new_empty(shape))
+        except Exception:  # of any kind, because the model is the user's own
+            return False
+        finally:
+            logger.disabled = False
+        return True
+
+    return accepts
 
 
 def load(folder: Path) -> Exported:
