@@ -1,4 +1,4 @@
-"""A data.py whose batches lack what the loop needs is refused before any process starts. Which folders are buckets."""
+"""A data.py whose batches lack what the loop needs is refused before any process starts."""
 
 import json
 import shutil
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.training import DEADLINE, PROJECT
-from trainer.vertex.storage import in_bucket
 
 OWN = "\nBatch = NamedTuple('Batch', [('pixels', Array), ('labels', Array)])\n"
 SENTENCE = "trainer/data.py: Batch has pixels, labels, but not `inputs`; rename the model's input array to `inputs`"
@@ -26,10 +25,3 @@ def test_a_batch_without_inputs_is_refused_in_one_sentence(program: str, tmp_pat
     command = [sys.executable, "-m", f"trainer.{program}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, json.loads(done.stdout)["message"]) == (1, SENTENCE), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("folder", "expected"), [("/gcs/b/data", True), ("/gcs", False), ("gcs/b", False), ("/d", False)]
-)
-def test_what_is_below_gcs_is_in_a_bucket(folder: str, expected: bool) -> None:
-    assert in_bucket(Path(folder)) is expected

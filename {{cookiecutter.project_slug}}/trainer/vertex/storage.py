@@ -56,10 +56,6 @@ class Storage:
         return Path(address)
 
 
-def in_bucket(folder: Path) -> bool:
-    return MOUNT in folder.absolute().parents
-
-
 def copy_files(source: Path, target: Path) -> None:
     """Copy the contents of all files in `source`, but not their modes and timestamps, which buckets don't store."""
     for path in sorted(source.rglob("*")):
