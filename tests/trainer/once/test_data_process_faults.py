@@ -1,5 +1,7 @@
 """The order of the batches that other processes make, and the end of these processes when something goes wrong."""
 
+import multiprocessing
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +30,23 @@ print(len([*batches.train_batches(dataset, config, start=0, rank=0, world_size=1
 os._exit(0)
 """
 
+FAILS_ELSEWHERE = """
+import multiprocessing, urllib.error
+
+_decode = decode
+
+
+def decode(record):
+    if multiprocessing.parent_process():
+        raise {error}
+    return _decode(record)
+"""
+ERRORS = {
+    'urllib.error.HTTPError("http://host/1", 404, "Not Found", None, open("/dev/null", "rb"))': "404: Not Found",
+    "SystemExit(0)": "SystemExit: 0",
+    'OSError(28, "No space left on device", "/my/cache")': "No space left on device: '/my/cache'",
+}
+
 
 def test_the_batches_of_processes_are_those_of_threads_in_their_order(tmp_path: Path) -> None:
     shards.write_example(EXAMPLE, tmp_path)
@@ -49,6 +68,30 @@ def test_semaphores_of_processes_do_not_wait_for_the_garbage_collector(tmp_path:
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
     assert done.stdout == "4\n", done.stderr
     assert "leaked semaphore" not in done.stderr
+
+
+# The first error can't be pickled.
+@pytest.mark.parametrize(("error", "shown"), ERRORS.items(), ids=["no pickle", "exit", "full disk"])
+def test_whatever_decode_raises_in_another_process_is_shown_and_ends_the_run(
+    error: str, shown: str, tmp_path: Path
+) -> None:
+    shutil.copytree(PROJECT / "trainer", tmp_path / "trainer")
+    with (tmp_path / "trainer/data.py").open("a", encoding="utf-8") as text:
+        text.write(FAILS_ELSEWHERE.format(error=error))
+    command = [sys.executable, "-m", "trainer.task", *STEPS, "--warmup", "1", *OTHERS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
+    output = done.stdout + done.stderr
+    assert done.returncode == 1, output
+    assert shown in output
+    assert "/dev/shm" not in output
+    assert "leaked semaphore" not in output
+
+
+def test_no_process_is_started_that_has_no_step(tmp_path: Path) -> None:
+    shards.write_example(EXAMPLE, tmp_path)
+    dataset, config = shards.Dataset(tmp_path, "train"), Config(steps=4, global_batch=24, data_processes=3)
+    parts = batches.train_batches(dataset, config, start=3, rank=0, world_size=1)
+    assert [len(multiprocessing.active_children()) for _ in parts] == [1]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")

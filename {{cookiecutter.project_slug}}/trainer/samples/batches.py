@@ -10,8 +10,9 @@ import gc
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -126,13 +127,25 @@ def _ahead(part: Callable[[int], Part], numbers: range, processes: int = 0) -> I
 
     Other threads or processes prepare the values in advance. More threads than cores would only compete for them.
     """
+    processes = min(processes, len(numbers))
     threads = max(min(cores() // (processes or 1), 4), 1)
     # The buffer is the number of parts that each process holds in memory.
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 if processes else 2 * threads)
-    batches = grain.MapDataset.range(numbers.start, numbers.stop).map(part).to_iter_dataset(options)
+    source = grain.MapDataset.range(numbers.start, numbers.stop)
     if not processes:
-        return iter(batches)
+        return iter(source.map(part).to_iter_dataset(options))
+    batches = source.map(partial(_in_worker, part)).to_iter_dataset(options)
     return _of_processes(batches.mp_prefetch(MultiprocessingOptions(num_workers=processes, per_worker_buffer_size=2)))
+
+
+def _in_worker(part: Callable[[int], Part], number: int) -> Part:
+    """Return `part(number)`. Raises RuntimeError with a traceback in its text, because some errors can't be pickled."""
+    try:
+        return part(number)
+    except TrainerError:
+        raise
+    except (Exception, SystemExit):
+        raise RuntimeError(f"a process of --data-processes failed:\n{traceback.format_exc()}") from None
 
 
 def cores() -> int:
@@ -145,9 +158,10 @@ def _of_processes(dataset: grain.IterDataset[Part]) -> Iterator[Part]:
     batches = iter(dataset)
     try:
         yield from batches
-    except (OSError, RuntimeError) as error:
-        is_full = getattr(error, "errno", 0) == errno.ENOSPC or f"exit code -{signal.SIGBUS:d}." in str(error)
-        if not is_full:
+    except Exception as error:
+        error.__traceback__ = None  # its frames refer to the iterator
+        is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        if not (is_full or f"exit code -{signal.SIGBUS:d}." in str(error)):
             raise
         cure = (
             "lower --data-processes, set it to 0 to use threads, or give the container more shared memory"
