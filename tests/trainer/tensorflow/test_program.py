@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,15 +69,20 @@ def test_sigterm_reaches_the_process_that_trains() -> None:
     assert "stopped by SIGTERM" in printed
 
 
-def test_keras_comes_without_the_libraries_of_its_wrappers_which_a_project_may_import_later() -> None:
+def test_keras_imports_the_libraries_of_its_wrappers_and_plots_when_they_are_used(tmp_path: Path) -> None:
     script = """
 import os, sys
 from trainer.cluster import program
 program.prepare(os.environ, [])
 print("keras" in sys.modules, {"sklearn", "scipy", "matplotlib"} & sys.modules.keys())
-import sklearn
-print(sklearn.__name__)
+import keras, numpy
+from keras.wrappers import SKLearnClassifier
+SKLearnClassifier(lambda x, y: None)
+keras.visualization.plot_image_gallery(numpy.zeros((1, 8, 8, 3)), (0, 1), rows=1, cols=1, path=sys.argv[1])
+from keras import wrappers
+print(wrappers.SKLearnClassifier is SKLearnClassifier, {"sklearn", "scipy", "matplotlib"} - sys.modules.keys())
 """
-    command = [sys.executable, "-c", script]
+    command = [sys.executable, "-c", script, str(tmp_path / "gallery.png")]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.stdout == "True set()\nsklearn\n", done.stderr
+    assert done.stdout == "True set()\nTrue set()\n", done.stderr
+    assert (tmp_path / "gallery.png").stat().st_size

@@ -9,7 +9,8 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, MutableMapping, Sequence
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, NoReturn
 
 from trainer.cluster import spec
 from trainer.cluster.heartbeat import Heartbeat
@@ -18,6 +19,7 @@ from trainer.vertex.log import say_last, say_lines
 
 FINISHED = 99  # exit code of a child that finished its work, because any library could exit with 0
 PR_SET_PDEATHSIG = 1  # for prctl(2) on Linux
+LATE = ("keras.visualization", "keras.src.visualization", "keras.wrappers")
 
 
 def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
@@ -30,18 +32,36 @@ def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
 
 
 def import_keras() -> None:
-    """Import Keras without its optional libraries, whose import takes more than a second.
+    """Import Keras, except for the modules that import matplotlib and scikit-learn, which takes more than a second.
 
-    Keras and TensorFlow consist of 3,000 modules, so the garbage collector would take a quarter of the import's time.
+    These modules are imported when their first attribute is used. Only TensorFlow's own old version of Keras, which the
+    trainer doesn't use, imports SciPy. Keras and TensorFlow consist of 3,000 modules, so the garbage collector would
+    take a quarter of the import's time.
     """
-    hidden = [name for name in ("matplotlib", "scipy", "sklearn") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None lets an import fail
+    sys.modules.update({name: late(name) for name in LATE if name not in sys.modules})
+    hidden = {"scipy": None} if "scipy" not in sys.modules else {}  # None lets an import fail
+    sys.modules.update(hidden)  # type: ignore[arg-type]
     gc.disable()
-    importlib.import_module("keras")
-    gc.enable()
+    try:
+        importlib.import_module("keras")
+    finally:
+        gc.enable()
+        for name in hidden:
+            del sys.modules[name]
     gc.freeze()  # later collections don't visit the modules' objects
-    for name in hidden:
-        del sys.modules[name]
+
+
+def late(name: str) -> ModuleType:
+    """Return a module that is replaced by the module with this name when its first attribute is used."""
+    stand_in = ModuleType(name)
+
+    def of_module(attribute: str) -> Any:
+        if sys.modules[name] is stand_in:
+            del sys.modules[name]
+        return getattr(importlib.import_module(name), attribute)
+
+    vars(stand_in)["__getattr__"] = of_module
+    return stand_in
 
 
 def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], success: int = FINISHED) -> NoReturn:
