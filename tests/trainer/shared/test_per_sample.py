@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.changed import change
 from tests.test_telemetry import reporter
+from tests.training import train
 from trainer.step.totals import require_one_per_sample
 from trainer.vertex.errors import TrainerError
 
@@ -56,6 +58,25 @@ def test_anything_else_is_refused(losses: Any, metrics: dict[str, Any], sentence
     with pytest.raises(TrainerError) as told:
         require_one_per_sample(EACH, losses, metrics, 4)
     assert str(told.value).startswith(sentence)
+
+
+MEAN = """
+
+_losses = losses
+
+
+def losses(output, batch):
+    return _losses(output, batch)[0]
+"""
+
+
+@pytest.mark.proof
+def test_a_loss_that_is_a_mean_ends_a_run_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(tmp_path / "project", "trainer/model.py", MEAN, monkeypatch)
+    run = train(tmp_path, 2, "--steps", "4")
+    assert run.code == 1
+    assert "losses() in trainer/model.py has shape () instead of (" in run.output
+    assert "Traceback" not in run.output
 
 
 def test_an_output_of_several_tensors_is_refused() -> None:

@@ -78,7 +78,7 @@ print("keras" in sys.modules, {"sklearn", "scipy", "matplotlib"} & sys.modules.k
 import keras, numpy
 from keras.wrappers import SKLearnClassifier
 SKLearnClassifier(lambda x, y: None)
-keras.visualization.plot_image_gallery(numpy.zeros((1, 8, 8, 3)), (0, 1), rows=1, cols=1, path=sys.argv[1])
+keras.visualization.plot_image_gallery(numpy.zeros((1, 8, 8, 3)), value_range=(0, 1), rows=1, cols=1, path=sys.argv[1])
 from keras import wrappers
 print(wrappers.SKLearnClassifier is SKLearnClassifier, {"sklearn", "scipy", "matplotlib"} - sys.modules.keys())
 """

@@ -20,7 +20,7 @@ from trainer.reports.speed import EVALUATION, EXPORT, Clock
 from trainer.samples.batches import Data, largest_part
 from trainer.samples.fingerprint import require_same
 from trainer.step.state import State, new_model, new_optimizer, seed_step
-from trainer.step.totals import Totals, add, counted, means, measure
+from trainer.step.totals import Totals, add, counted, means, measure, require_one_per_sample
 from trainer.vertex.log import say
 
 
@@ -108,7 +108,8 @@ def evaluate(config: Config, strategy: Strategy, net: nn.Module, data: Data, wor
 def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: World) -> Answers:
     """Return the model's losses on the first held-out samples. All processes use the same samples.
 
-    Every process must call this function. Raises TrainerError if the processes' models differ.
+    Every process must call this function. Raises TrainerError if the processes' models differ, or if losses() doesn't
+    return one number per sample.
     """
     count = largest_part(job.config, world.data_size * strategy.parts(job.config))  # as in an evaluation
     batch = devices.copy(data.heldout.first(count, job.config), world.device)
@@ -116,7 +117,11 @@ def answers(job: Job, strategy: Strategy, net: nn.Module, data: Data, world: Wor
     def losses() -> list[float]:
         with autocast(job.config, world.device, enabled=strategy.casts):
             output = net(batch.inputs)  # None before the last stage of a pipeline
-        return [] if output is None else model.losses(output, batch)[:SAMPLES].tolist()
+        if output is None:
+            return []
+        of_each = model.losses(output, batch)
+        require_one_per_sample(output, of_each, {}, len(batch.inputs))
+        return of_each[:SAMPLES].tolist()
 
     net.eval()
     own = repeated(losses, EXACT if precision(job.config, world.device) == torch.float32 else ROUNDED)

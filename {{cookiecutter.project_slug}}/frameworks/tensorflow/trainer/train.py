@@ -17,7 +17,7 @@ from trainer.reports.speed import EVALUATION, EXPORT, Clock
 from trainer.samples.batches import Data
 from trainer.samples.fingerprint import require_same
 from trainer.step.state import State, new_optimizer, require_keras
-from trainer.step.totals import Totals, counted, means, names
+from trainer.step.totals import Totals, counted, means, names, require_one_per_sample
 from trainer.vertex.log import say
 
 
@@ -98,11 +98,19 @@ def evaluate(spread: Spread, data: Data, world: World) -> Values:
 def answers(job: Job, net: keras.Model, data: Data, world: World) -> Answers:
     """Return the model's losses on the first held-out samples. All machines use the same samples.
 
-    Every machine must call this function. Raises TrainerError if the machines' models differ.
+    Every machine must call this function. Raises TrainerError if the machines' models differ, or if losses() doesn't
+    return one number per sample.
     """
     batch = data.heldout.first(min(len(data.heldout), SAMPLES), job.config)
     is_exact = keras.config.dtype_policy().compute_dtype == "float32"
-    own = repeated(lambda: model.losses(net(batch.inputs, training=False), batch), EXACT if is_exact else ROUNDED)
+
+    def losses() -> tf.Tensor:
+        output = net(batch.inputs, training=False)
+        of_each = model.losses(output, batch)
+        require_one_per_sample(output, of_each, {}, len(batch.inputs))
+        return of_each
+
+    own = repeated(losses, EXACT if is_exact else ROUNDED)
     bits = np.array(own.losses, np.float32).view(np.int32).tolist()
     of_each = np.array(world.gather(bits), np.int32).view(np.float32).tolist()
     names = [job.cluster.node(rank, world.size).name for rank in range(world.size)]
