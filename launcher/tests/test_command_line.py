@@ -59,6 +59,11 @@ def test_an_option_of_another_value_is_told_which_there_are(project: Path) -> No
     assert said.stderr.startswith('Invalid value "foo" for --state. Choose from: "queued", "pending", ')
 
 
+def test_a_command_without_its_file_says_which_argument_is_missing(project: Path) -> None:
+    said = launch(project, "run", "--fresh")
+    assert (said.returncode, said.stderr) == (2, "run requires the argument JOB. See --help.\n")
+
+
 # The modules that most commands have of their own; catalog and settings need most of what else takes long.
 HEAVY = {"vertex_launch.plan.planner", "vertex_launch.local.run_job", "vertex_launch.job.json_schema", "urllib.request"}
 

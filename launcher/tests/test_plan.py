@@ -864,6 +864,7 @@ def test_the_command_draws_and_says_so(tmp_path: Path) -> None:
         ("print('hello')", "the trainer doesn't print its sizes. Use --gradient-bytes"),
         ("x = 1\ndef f(:", "the trainer can't be described: silent.py:2: SyntaxError: invalid syntax. Use"),
         ("import json\njson.loads('')", "can't be described: silent.py:2: json.decoder.JSONDecodeError: Expecting"),
+        ("raise NameError('do you mean x?')", "silent.py:1: NameError: do you mean x? Use --gradient-bytes"),
         ("raise SystemExit('no such data')", "the trainer can't be described: no such data. Use"),
     ],
 )

@@ -538,3 +538,5 @@ def test_a_flag_that_the_trainer_lacks_deletes_and_starts_nothing(project: Path)
     refusal = "after --: trainer/config.py doesn't define the flag --stpes; did you mean --steps?"
     assert run.stderr.splitlines()[-1] == refusal
     assert earlier.exists()
+    planned = launch(project, "plan", "job.yaml", "--", "--stpes", "30")
+    assert (planned.returncode, planned.stdout, planned.stderr.splitlines()[-1]) == (1, "", refusal)

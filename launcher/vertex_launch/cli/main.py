@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter, UnknownOptionError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
 
 from vertex_launch import program
 from vertex_launch.cli.output import complain
@@ -94,6 +94,11 @@ def parsed(words: Sequence[str]) -> Any:
     end = words.index("--") if words[0] in PASSING and "--" in words else len(words)
     try:
         command, bound, to_give = app().parse_args(words[:end], print_error=False, exit_on_error=False)
+    except MissingArgumentError as error:
+        if error.argument and error.argument.index is not None:  # not an option without its value
+            name = error.argument.name.removeprefix("--").upper()
+            raise CycloptsError(msg=f"{words[0]} requires the argument {name}.") from None
+        raise
     except UnknownOptionError as error:
         if "TRAINER" not in PASSING.get(words[0], ""):
             raise

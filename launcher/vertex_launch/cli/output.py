@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertex_launch.errors import start
+from vertex_launch import rules
+from vertex_launch.errors import FaultError, start
 from vertex_launch.facts.catalog import Catalog
 from vertex_launch.job.spec import Job, TuningJob
 from vertex_launch.rules import check as checks
@@ -49,6 +50,15 @@ def approved(path: Path, *places: Settings) -> list[Job | TuningJob]:
     if len(jobs) < len(places):
         raise SystemExit(1)
     return jobs
+
+
+def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
+    """Raise FaultError if the trainer would reject a flag after `--`. This check runs before any file is deleted."""
+    project = training.project(Path(), date.today())
+    before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
+    in_file = {finding.sentence for finding in before}
+    if new := {finding.sentence for finding in after if finding.code in training.FLAG_RULES} - in_file:
+        raise FaultError(*(f"after --: {sentence}" for sentence in sorted(new)))
 
 
 def report(examined: Examined) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from vertex_launch.cli.options import Passed, SettingsOptions, state_dir
-from vertex_launch.cli.output import approved, console, warn_of_age
+from vertex_launch.cli.output import approved, console, refuse_unknown_flags, warn_of_age
 from vertex_launch.errors import FaultError, not_installed
 from vertex_launch.job.contract import with_arguments
 from vertex_launch.job.spec import Job, TuningJob, trial
@@ -59,6 +59,8 @@ class PlanOptions(SettingsOptions):
         settings, flags = self.settings(), self.passed
         warn_of_age(settings.catalog)
         jobs = [job for path in self.jobs for job in approved(path, settings)]
+        for job in map(trial, jobs if flags else ()):
+            refuse_unknown_flags(job, with_arguments(job, flags), settings)
         _require_sense(self, flags)
         plans = [_plan(job, settings, self, flags) for job in jobs]
         if hours := self.hours_between_failures:
@@ -120,7 +122,7 @@ def _plan(job: Job | TuningJob, settings: Settings, wanted: PlanOptions, flags: 
         try:
             work = workload.of(with_arguments(trial(job), flags), settings.commands, os.environ, state_dir())
         except FaultError as error:
-            missing = f"{error}. Use --gradient-bytes"
+            missing = f"{error}{'' if str(error).endswith(('.', '?')) else '.'} Use --gradient-bytes"
     return planner.plan(
         job,
         settings,

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from datetime import date
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from google.cloud.aiplatform_v1.types.study import StudySpec
 from vertex_launch import program, rules
 from vertex_launch.cli.local_options import LocalOptions
 from vertex_launch.cli.options import JobFile, Passed
-from vertex_launch.cli.output import approved, complain, errors, lasting
+from vertex_launch.cli.output import approved, complain, errors, lasting, refuse_unknown_flags
 from vertex_launch.cli.trials_table import table
 from vertex_launch.errors import FaultError
 from vertex_launch.job import study_validation
@@ -30,8 +29,7 @@ from vertex_launch.local import run_job
 from vertex_launch.local.running import containers
 from vertex_launch.local.running.context import Context, Options
 from vertex_launch.local.running.prepare import size
-from vertex_launch.rules import training
-from vertex_launch.settings import Settings, for_local
+from vertex_launch.settings import for_local
 
 FRESH = "--fresh"
 
@@ -84,15 +82,6 @@ class RunOptions(LocalOptions):
             errors.print(advice(job, context.state_dir, sys.argv, os.environ))
             raise SystemExit(130) from None
         raise SystemExit(0 if outcome.succeeded else 1)
-
-
-def refuse_unknown_flags(file: Job, job: Job, settings: Settings) -> None:
-    """Raise FaultError if the trainer would reject a flag after `--`. This check runs before any file is deleted."""
-    project = training.project(Path(), date.today())
-    before, after = rules.findings(file, settings, project), rules.findings(job, settings, project)
-    in_file = {finding.sentence for finding in before}
-    if new := {finding.sentence for finding in after if finding.code in training.FLAG_RULES} - in_file:
-        raise FaultError(*(f"after --: {sentence}" for sentence in sorted(new)))
 
 
 def tried(flags: Sequence[str], study: StudySpec) -> list[str]:
