@@ -193,7 +193,7 @@ def test_communication_is_told_where_it_is_a_notable_part_of_a_step(
 ) -> None:
     reports = reporter(tmp_path)
     stopped.now += 2.0
-    reports.training(2, {"communication_seconds": seconds})
+    reports.training(2, {"computing_seconds": 1 - seconds, "communication_seconds": seconds})
     assert lines(capsys.readouterr().out)[0]["message"].endswith(told)
 
 
@@ -205,10 +205,11 @@ def test_steps_that_a_start_before_had_taken_and_lost_are_counted_and_train_noth
     clock = Clock(stopped.now, TRAINING)
     job = Job(Config(), Storage(logs=tmp_path), tmp_path)
     after = Reporter(job, clock, batch(1), is_chief=True, start=2, device_count=1)
-    for step in (4, 6):
-        stopped.now += 3
-        after.training(step, {})
-    assert (clock.seconds["repeated"], clock.seconds["training"]) == (3.0, 3.0)
+    for step, seconds in ((3, 1), (4, 2), (5, 4), (6, 8)):
+        stopped.now += seconds
+        after.took(step)
+        clock.begin(TRAINING)
+    assert (clock.seconds["repeated"], clock.seconds["training"]) == (3.0, 12.0)
     assert lines(capsys.readouterr().out)[0]["message"] == "resumed at step 2, so 2 finished steps must be repeated"
 
 

@@ -40,7 +40,8 @@ def test_nobody_is_slow_alone_or_among_equals() -> None:
 
 
 def test_a_line_names_the_slow_one_and_not_the_waiting_of_the_others() -> None:
-    waiting = {"train/step_seconds": 0.1, "train/communication_seconds": 0.08, "train/data_seconds": 0.02}
+    timed = {"train/computing_seconds": 0.05, "train/communication_seconds": 0.2}
+    waiting = {"train/step_seconds": 0.1, "train/data_seconds": 0.02, **timed}
     assert describe(waiting) == "20% waiting for data  80% communicating"
     told = describe(waiting | {"train/computes_times/workerpool1-0": 3.14})
     assert told == "workerpool1-0 takes 3.1 times as long to compute as the others"

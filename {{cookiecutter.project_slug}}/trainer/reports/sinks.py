@@ -20,9 +20,15 @@ PER_SECOND = "_per_second"
 PER_DEVICE = f"{TRAIN}samples{PER_SECOND}_per_device"
 NOTABLE = 0.05  # share of a step's time from which a wait is reported
 COMPUTES = "computes_times/"  # the prefix of a slow replica's name
-LOSING = {f"{TRAIN}data_seconds": "waiting for data", f"{TRAIN}communication_seconds": "communicating"}
+STEP, COMPUTING, COMMUNICATION = f"{TRAIN}step_seconds", f"{TRAIN}computing_seconds", f"{TRAIN}communication_seconds"
+# The name of a lost time -> a phrase, and the names of the times that make up the whole. The communication of only one
+# step is timed.
+LOSING = {
+    f"{TRAIN}data_seconds": ("waiting for data", [STEP]),
+    COMMUNICATION: ("communicating", [COMPUTING, COMMUNICATION]),
+}
 UNSHOWN = (
-    *(PER_DEVICE, f"{TRAIN}step_seconds", f"{TRAIN}computing_seconds", *LOSING, f"{TRAIN}learning_rate"),
+    *(PER_DEVICE, STEP, COMPUTING, *LOSING, f"{TRAIN}learning_rate"),
     *(f"{TRAIN}reducers_in_use", f"{TRAIN}memory_bytes"),
 )
 
@@ -81,8 +87,8 @@ def describe(values: Values) -> str:
     parts += [f"{value:.0f} {name.removesuffix(PER_SECOND)}/s" for name, value in speeds.items()]
     for name, times in slow.items():
         parts += [f"{name.rpartition('/')[2]} takes {times:.1f} times as long to compute as the others"]
-    for name, doing in LOSING.items() if not slow else ():  # the other replicas wait for the slow one
-        share = min(values.get(name, 0.0) / values.get(f"{TRAIN}step_seconds", math.inf), 1.0)
+    for name, (doing, whole) in LOSING.items() if not slow else ():  # the other replicas wait for the slow one
+        share = min(values.get(name, 0.0) / (sum(values.get(part, 0.0) for part in whole) or math.inf), 1.0)
         parts += [f"{share:.0%} {doing}"] if share >= NOTABLE else []
     return "  ".join(parts)
 

@@ -91,7 +91,10 @@ class Reporter:
                 " the sample or the operation that causes this loss"
             )
         self._reported, self._stepping, self._waiting = step, clock.stepping, clock.seconds.get(DATA, 0.0)
-        clock.repeats = step < self._last_start
+
+    def took(self, step: int) -> None:
+        """Note whether an earlier start had already taken this step."""
+        self._clock.repeats = step <= self._last_start
 
     def heldout(self, step: int, values: Values) -> None:
         """Report the metrics of an evaluation."""
@@ -151,6 +154,7 @@ class Reports(Reporter):
         if self._clock.current == FIRST_STEP:  # the gradients have been all-reduced
             self._reducers = self._settle_reducers()
             self._clock.begin(TRAINING)
+        self.took(step)
         if due(step, config, config.log_every, config.checkpoint_every, config.evaluate_every):
             if (skipped := int(state.skipped)) > config.skip_nonfinite:
                 raise nonfinite.error(self._job, self._strategy, self._world, state)
