@@ -15,13 +15,15 @@ from trainer.vertex.errors import TrainerError
 class Heads(nn.Module):
     """A model with so many heads, of which nothing else is asked."""
 
-    def __init__(self, count: int, way: Any) -> None:
+    def __init__(self, count: int, parts: Any) -> None:
         super().__init__()
-        self.heads, self.tensor_parts = count, {"mlp.0": way}
+        self.heads, self.tensor_parts = count, parts
+        self.blocks = nn.ModuleList([nn.ModuleDict({"mlp": nn.Sequential(nn.Linear(1, 1))})])
 
 
-def laid_out(heads: int = 16, way: object = "outputs", **flags: Any) -> Mesh:
-    return lay_out(tensor.STRATEGY, tensor.Flags(**flags), machines=3, processes=8, net=Heads(heads, way))
+def laid_out(heads: int = 16, way: object = "outputs", layer: str = "mlp.0", **flags: Any) -> Mesh:
+    net = Heads(heads, {layer: way})
+    return lay_out(tensor.STRATEGY, tensor.Flags(**flags), machines=3, processes=8, net=net)
 
 
 def test_the_parts_of_a_layer_lie_within_a_machine() -> None:
@@ -44,6 +46,14 @@ def test_a_layer_may_have_a_style_of_pytorch() -> None:
     [
         ({"heads": 4}, "--degree 8 doesn't evenly divide the number of attention heads (4)"),
         ({"way": "rows"}, 'mlp.0 in tensor_parts of trainer/model.py is "rows", but must be outputs or inputs'),
+        (
+            {"way": ["inputs"]},
+            "mlp.0 in tensor_parts of trainer/model.py is \"['inputs']\", but must be outputs or inputs",
+        ),
+        (
+            {"layer": "mlp.O"},
+            "mlp.O in tensor_parts of trainer/model.py isn't a layer of a block; use the name of a layer",
+        ),
         (
             {"micro_batches": 40},
             "--micro-batches is 40, but each process has fewer samples (--global-batch 96 / 3 = 32)",

@@ -39,8 +39,11 @@ class TensorParallel(fsdp.FullyShard):
     def findings(self, config: fsdp.Flags, mesh: Mesh, net: Any) -> Iterator[str]:
         if net.heads % mesh.sizes["tensor"]:
             yield f"--degree {mesh.sizes['tensor']} doesn't evenly divide the number of attention heads ({net.heads})"
+        layers = dict(net.blocks[0].named_modules())
         for name, way in net.tensor_parts.items():
-            if isinstance(way, str) and way not in STYLES:
+            if name not in layers:
+                yield f"{name} in tensor_parts of trainer/model.py isn't a layer of a block; use the name of a layer"
+            if way not in [*STYLES] and not isinstance(way, ParallelStyle):
                 yield f'{name} in tensor_parts of trainer/model.py is "{way}", but must be {" or ".join(STYLES)}'
         yield from super().findings(config, mesh, net)
 
