@@ -164,6 +164,7 @@ def share_buffers(net: nn.Module, world: World) -> None:
 
 def digest(tensor: Tensor) -> Tensor:
     """Return an integer digest of a tensor: the sum of all bit patterns, weighted by row and column."""
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     bits = tensor.view(INTEGERS[tensor.element_size()])
     bits = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
     mixed = bits >> 4 * tensor.element_size()  # otherwise two changed signs would cancel out in the sum
