@@ -53,7 +53,7 @@ def own_flags(strategy: Strategy) -> list[str]:
 
 def foreign_flags(argv: Sequence[str], strategy: Strategy) -> Iterator[str]:
     """Yield a message for each specified flag that only other strategies support."""
-    known = {field.name for field in fields(strategy.flags)}
+    known = {"help", *(field.name for field in fields(strategy.flags))}
     for word in (word.partition("=")[0] for word in argv if word.startswith("--")):
         name = word.removeprefix("--").replace("-", "_")
         names = {name, name.removeprefix("no_")}
