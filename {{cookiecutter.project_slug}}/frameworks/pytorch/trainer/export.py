@@ -141,14 +141,14 @@ def shape_check(net: nn.Module, inputs: Tensor) -> Callable[[Sequence[int]], boo
     @torch.no_grad()
     def accepts(shape: Sequence[int]) -> bool:
         other: nn.Module = copy.deepcopy(net, {**fakes})
-        logger.disabled = True  # it would log each shape that the model doesn't accept
+        logger.setLevel(logging.CRITICAL)  # otherwise it logs each shape that the model doesn't accept
         try:
             with mode:
                 other(inputs.new_empty(shape))
         except Exception:  # of any kind, because the model is the user's own
             return False
         finally:
-            logger.disabled = False
+            logger.setLevel(logging.NOTSET)
         return True
 
     return accepts

@@ -167,9 +167,9 @@ def join(mesh: Mesh, timeout: float, store: Any = None) -> Iterator[World]:
         backend, device = "nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     device_id = device if device.type == "cuda" else None
-    # Process groups are named by a counter, and the processes of a group must use the same name. An earlier attempt that
-    # failed has increased the counter only in some processes.
-    distributed_c10d._world.group_count = 0
+    # A counter names the process groups, and all processes must use the same name. An earlier attempt that failed
+    # increased the counter, but maybe not in all processes.
+    vars(distributed_c10d)["_group_count"] = 0
     given = {"store": store, "rank": int(os.environ["RANK"]), "world_size": mesh.size} if store else {}
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=device_id, **given)
     names, sizes = zip(*mesh.sizes.items(), strict=True)
