@@ -5,7 +5,7 @@ import torch
 
 from trainer.checkpoints.divergence import digest
 
-TYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool]
+TYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex128]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
