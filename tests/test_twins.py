@@ -24,7 +24,7 @@ DIFFERENT = {
     "profile": "PyTorch's profiler calls back and hands over its events, TensorFlow's waits for GPUs and leaves a file",
     "totals": "TensorFlow's totals are one tensor, whose names are known before, added up in the step",
     "model": "Keras puts layers together, and places them, by calling them; a layer of PyTorch knows its shapes before",
-    "export.accepts": "torch.export keeps a size symbolic if it is told so; Keras exports what the layers accept",
+    "export.shape_check": "torch.export keeps a size symbolic if it is told so; Keras exports what the layers accept",
     "export.varying": "torch.export keeps a size symbolic if it is told so; Keras exports what the layers accept",
     "task.launch": "only PyTorch can compile with the C++ compiler that a variable names",
     "state": "TensorFlow's optimizer takes the gradients, and merges the calls of all devices outside of any branch",

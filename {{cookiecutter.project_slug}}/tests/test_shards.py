@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +10,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import grain
 import numpy as np
 import pytest
 
@@ -230,24 +228,6 @@ def test_unusable_shards_are_one_sentence_that_names_them(
 def test_more_shards_than_samples_are_fine(samples: list[Sample], tmp_path: Path) -> None:
     shards.write(samples[:2], tmp_path, "train", shard_count=4)
     assert len(Dataset(tmp_path, "train")) == 2
-
-
-def test_a_disk_with_slow_reads_is_read_in_parallel(
-    samples: list[Sample], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads, read = list[int](), grain.sources.ArrayRecordDataSource.__getitem__
-
-    def read_slowly(source: Any, index: int) -> bytes:
-        reads.append(index)
-        time.sleep(0.002)
-        return bytes(read(source, index))
-
-    monkeypatch.setattr(grain.sources.ArrayRecordDataSource, "__getitem__", read_slowly)
-    shards.write(samples, tmp_path, "train")
-    dataset = Dataset(tmp_path, "train")
-    of_start = len(reads)
-    assert len(dataset.samples(range(COUNT))) == COUNT
-    assert len(reads) == of_start
 
 
 def test_a_missing_folder_is_named_with_the_flag(tmp_path: Path) -> None:

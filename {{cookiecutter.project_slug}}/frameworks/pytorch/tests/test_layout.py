@@ -73,10 +73,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers(flags: dict[str, Any], se
     [
         ("--degree 2", r"--strategy ddp doesn't support --degree \(supported by .*fsdp.*\)"),
         ("--no-reshard", r"--strategy ddp doesn't support --no-reshard \(supported by fsdp.*\)"),
-        (
-            "--bucket_cap_mb=1 --strategy=fsdp",
-            r"--strategy fsdp doesn't support --bucket_cap_mb \(supported by ddp.*\)",
-        ),
+        ("--bucket_cap_mb=1 --strategy=fsdp", r"--strategy fsdp doesn't support --bucket_cap_mb \(supported by ddp.*"),
     ],
 )
 def test_a_flag_of_another_strategy_is_refused(flags: str, words: str) -> None:

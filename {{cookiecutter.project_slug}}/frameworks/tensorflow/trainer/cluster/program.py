@@ -32,11 +32,11 @@ def prepare(environ: MutableMapping[str, str], argv: Sequence[str]) -> None:
 
 
 def import_keras() -> None:
-    """Import Keras, except for the modules that import matplotlib and scikit-learn, which takes more than a second.
+    """Import Keras, except for its plots and wrappers, whose libraries take more than a second to import.
 
-    These modules are imported when their first attribute is used. Only TensorFlow's own old version of Keras, which the
-    trainer doesn't use, imports SciPy. Keras and TensorFlow consist of 3,000 modules, so the garbage collector would
-    take a quarter of the import's time.
+    The plots and wrappers are imported when their first attribute is used. Only TensorFlow's own old version of Keras,
+    which the trainer doesn't use, imports SciPy. Keras and TensorFlow consist of 3,000 modules, so the garbage
+    collector would take a quarter of the import's time.
     """
     sys.modules.update({name: late(name) for name in LATE if name not in sys.modules})
     hidden = {"scipy": None} if "scipy" not in sys.modules else {}  # None lets an import fail
