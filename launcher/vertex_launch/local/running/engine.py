@@ -180,8 +180,7 @@ class Execution:
             if state.is_due(fault, self._step, now):
                 self._faults.remove(fault)
                 self._disturb(state, fault.action, fault.number)
-                late = f", after the job has printed step {self._step}" if 0 < fault.step < self._step else ""
-                self._log(state.replica, f"simulated fault: {fault}{late}")
+                self._log(state.replica, f"simulated fault: {fault}")
 
     def _ended(self, process: Process, ended: Ended) -> None:
         state, attempt = self._states[ended.replica.name], self._attempt
