@@ -189,15 +189,14 @@ if is_first:
             pass
     except RuntimeError:
         print("failed")
-store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=is_first, wait_for_workers=False)
-with processes.join(both, 20.0, store) as world:
+store = TCPStore(sys.argv[1], int(sys.argv[2]), is_master=is_first, wait_for_workers=False)
+with processes.join(both, 60.0, store) as world:
     world.wait()
 """
 
 
 def test_a_process_that_could_not_join_joins_at_its_second_attempt() -> None:
-    (_, port) = free_addresses(1)[0].split(":")
-    command = [sys.executable, "-c", FAILS_AT_FIRST, port]
+    command = [sys.executable, "-c", FAILS_AT_FIRST, *free_addresses(1)[0].split(":")]
     environ = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with ExitStack() as stack:
         both = []
