@@ -1,7 +1,6 @@
 """What the loop needs of a data.py, and how it reads from a slow disk."""
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -11,8 +10,9 @@ from typing import Any
 import grain
 import pytest
 
+from tests.changed import change
 from tests.samples import EXAMPLE
-from tests.training import DEADLINE, PROJECT
+from tests.training import DEADLINE
 from trainer.samples import shards
 
 OWN = "\nBatch = NamedTuple('Batch', [('pixels', Array), ('labels', Array)])\n"
@@ -23,10 +23,10 @@ PROGRAMS = ("describe", *(pytest.param(name, marks=pytest.mark.proof) for name i
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_batch_without_inputs_is_refused_in_one_sentence(program: str, tmp_path: Path) -> None:
-    shutil.copytree(PROJECT / "trainer", tmp_path / "trainer")
-    with (tmp_path / "trainer/data.py").open("a", encoding="utf-8") as text:
-        text.write(OWN)
+def test_a_batch_without_inputs_is_refused_in_one_sentence(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(tmp_path, "trainer/data.py", OWN, monkeypatch)
     command = [sys.executable, "-m", f"trainer.{program}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, json.loads(done.stdout)["message"]) == (1, SENTENCE), done.stderr

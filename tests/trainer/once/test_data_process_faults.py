@@ -1,7 +1,6 @@
 """The order of the batches that other processes make, and the end of these processes when something goes wrong."""
 
 import multiprocessing
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.changed import change
 from tests.samples import EXAMPLE
 from tests.test_data_processes import OTHERS, STEPS
 from tests.test_writable import FULL_DISK, as_root
@@ -73,11 +73,9 @@ def test_semaphores_of_processes_do_not_wait_for_the_garbage_collector(tmp_path:
 # The first error can't be pickled.
 @pytest.mark.parametrize(("error", "shown"), ERRORS.items(), ids=["no pickle", "exit", "full disk"])
 def test_whatever_decode_raises_in_another_process_is_shown_and_ends_the_run(
-    error: str, shown: str, tmp_path: Path
+    error: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(PROJECT / "trainer", tmp_path / "trainer")
-    with (tmp_path / "trainer/data.py").open("a", encoding="utf-8") as text:
-        text.write(FAILS_ELSEWHERE.format(error=error))
+    change(tmp_path, "trainer/data.py", FAILS_ELSEWHERE.format(error=error), monkeypatch)
     command = [sys.executable, "-m", "trainer.task", *STEPS, "--warmup", "1", *OTHERS]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     output = done.stdout + done.stderr
