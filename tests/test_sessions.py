@@ -17,7 +17,7 @@ SLOW_TO_END = """
 import os, signal, time
 signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), os.write(1, b"ends in its own time\\n"), exit(0)))
 print("it trains", flush=True)
-time.sleep(600)
+while True: time.sleep(0.1)
 """
 
 

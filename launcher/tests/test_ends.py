@@ -96,9 +96,9 @@ def test_all_start_again_together_when_nobody_says_why_a_peer_was_lost(tmp_path:
 def test_what_fails_with_a_machine_that_is_preempted_starts_again_with_it(tmp_path: Path) -> None:
     gone = until(tmp_path / "logs/workerpool0-0.log", "was being preempted")
     slow = f"import signal; signal.signal(15, lambda *_: exit(exec({gone!r}) or 1))"
-    first = "print('up', flush=True); time.sleep(600)"
-    worker = counted(tmp_path / "worker", f"if count == 1: {slow}; {first}", 0)
-    chief = counted(tmp_path / "chief", f"if count == 1: {first}")
+    first = "print('up', flush=True)\nwhile count == 1: time.sleep(0.1)"
+    worker = counted(tmp_path / "worker", f"if count == 1: {slow}\n{first}", 0)
+    chief = counted(tmp_path / "chief", first)
     with deadline():
         job = Running(tmp_path, chief, worker, policy=Policy(replica_restarts=5, preemptions=1, grace=30))
         assert job.said("workerpool0-0: up")

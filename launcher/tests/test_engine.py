@@ -305,7 +305,7 @@ def test_sigterm_reaches_the_command_and_not_what_it_started(tmp_path: Path, iso
         "import os, signal, time\n"
         "signal.signal(15, lambda *_: os.write(1, b'child\\n'))\n"
         "print('ready', flush=True)\n"
-        "time.sleep(600)"
+        "while True: time.sleep(1)"
     )
     parent = (
         "import signal, subprocess, sys, time\n"

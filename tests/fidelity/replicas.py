@@ -139,7 +139,7 @@ def save(*_):
     sys.exit()
 signal.signal(signal.SIGTERM, save)
 pathlib.Path("/gcs/b/ready").touch()
-time.sleep(600)
+while True: time.sleep(0.1)
 """
     job = aiplatform.CustomJob("terminated", worker_pool_specs=[pool(*script(code))])
     job.submit()

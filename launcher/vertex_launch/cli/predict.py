@@ -1,6 +1,7 @@
 """The `predict` command, which serves an exported model locally as Vertex AI would, and requests predictions."""
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -50,7 +51,7 @@ class PredictOptions:
                     print(f'{{"predictions": [\n  {each}\n]}}')
                 if self.serve:
                     errors.print(f"send a request with: curl -d @SAMPLE.json {endpoint.predict}\nstop with Ctrl-C")
-                    raise FaultError(f"the container exited with code {endpoint.process.wait()}")
+                    raise FaultError(f"the container exited with code {endpoint.process.wait(math.inf)}")
         except KeyboardInterrupt:
             errors.print("stopped")
             raise SystemExit(code) from None

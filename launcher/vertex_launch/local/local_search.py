@@ -16,6 +16,7 @@ from vertex_launch.local.jobs.custom_jobs import ENDED
 from vertex_launch.local.jobs.tuning import COLLECTION
 from vertex_launch.local.run_job import empty_output, shown
 from vertex_launch.local.running.context import Context
+from vertex_launch.local.running.engine import LOOK_SECONDS
 from vertex_launch.local.running.signals import signals_as_exceptions
 from vertex_launch.local.server import Vertex
 from vertex_launch.local.views.jobs import reports
@@ -44,8 +45,9 @@ def run(message: HyperparameterTuningJob, job: Job, context: Context, console: C
         if done := [trial for trial in earlier.get("trials", ()) if trial["state"] == "SUCCEEDED"]:
             console.print(f"trials completed by an earlier run: {len(done)}; to start over, use --fresh", style="dim")
         with signals_as_exceptions(), reports(vertex.store, vertex.jobs, console):
-            created = vertex.tunings.create(parent, message, earlier)
-            ended = vertex.store.wait(created["name"], lambda job: job["state"] in ENDED)
+            ended = vertex.tunings.create(parent, message, earlier)
+            while ended["state"] not in ENDED:
+                ended = vertex.store.wait(ended["name"], lambda job: job["state"] in ENDED, LOOK_SECONDS)
     except ApiError as error:
         raise FaultError(error.message) from None
     finally:

@@ -21,7 +21,7 @@ from trainer.vertex.storage import Storage
 
 # A job's chief, which prints a line once it has the folder, and leaves it when its input ends.
 CHIEF = """
-import os, signal, sys
+import os, select, signal, sys
 from pathlib import Path
 from trainer.vertex import lease
 from trainer.vertex.errors import TrainerError
@@ -33,7 +33,7 @@ root = Path(sys.argv[1])
 try:
     with lease.held(Storage(checkpoints=root, mount=root.parent, job=sys.argv[2]), is_chief=True):
         print("holds", flush=True)
-        sys.stdin.read()
+        while not select.select([0], [], [], 0.1)[0]: pass
 except TrainerError as error:
     print(error, flush=True)
 """

@@ -57,7 +57,7 @@ def test_a_loop_of_ones_own_may_end_itself_with_0() -> None:
 
 
 def test_sigterm_reaches_the_process_that_trains() -> None:
-    with start("print('trains', flush=True); time.sleep(1000)") as program:
+    with start("print('trains', flush=True)\n    while True: time.sleep(0.1)") as program:
         try:
             assert program.stdout
             assert program.stdout.readline() == "trains\n"
@@ -67,6 +67,21 @@ def test_sigterm_reaches_the_process_that_trains() -> None:
             program.kill()
     assert program.returncode == 143
     assert "stopped by SIGTERM" in printed
+
+
+def test_a_sigterm_that_arrives_before_the_wait_for_the_child_reaches_the_child() -> None:
+    script = """
+import os, signal, time
+from trainer.cluster import program
+signal.pthread_sigmask(signal.SIG_BLOCK, program.EVENTS)
+if not (child := os.fork()):
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, program.EVENTS)
+    time.sleep(1000)
+signal.raise_signal(signal.SIGTERM)
+print(program.exit_code(child))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "-15\n", done.stderr
 
 
 def test_keras_imports_the_libraries_of_its_wrappers_and_plots_when_they_are_used(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ from vertex_launch.local.running.worlds import Worlds
 SETTLE_SECONDS = 1.5  # from the first failure to the end of the attempt: the cause may be a replica that fails later
 PEER_SECONDS = 5.0  # instead of SETTLE_SECONDS if the first replica lost a peer, because the peer may exit later
 LATE_SECONDS = 1.0  # the delay of a replica's start that can make other replicas fail
-LOOK_SECONDS = 0.5  # macOS may deliver Ctrl-C to another thread; the main thread handles it only between waits
+# Each wait is short, because Python handles Ctrl-C only after a wait that Ctrl-C doesn't interrupt. This happens if
+# Ctrl-C arrives just before the wait, or if macOS delivers Ctrl-C to another thread.
+LOOK_SECONDS = 0.5
 
 
 class Execution:

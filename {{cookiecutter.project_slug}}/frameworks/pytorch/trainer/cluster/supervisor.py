@@ -109,11 +109,11 @@ class Supervisor:
     def run(self, main: Callable[[], int]) -> int:
         """Call `main` in the first process. Returns the exit code for this program."""
         signal.pthread_sigmask(signal.SIG_BLOCK, EVENTS)  # `sigwait` returns them instead
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # macOS discards a signal that is ignored by default
         receiver, sender = os.pipe()
         Supervisor.pipe = os.fdopen(sender, "wb")
         self._fork(0, main)
         Supervisor.pipe.close()
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # macOS discards a signal that is ignored by default
         while self._running:
             event = signal.sigwait(EVENTS)
             if event == BEGIN and not self._work:

@@ -19,6 +19,7 @@ from trainer.vertex.log import say_last, say_lines
 
 FINISHED = 99  # exit code of a child that finished its work, because any library could exit with 0
 PR_SET_PDEATHSIG = 1  # for prctl(2) on Linux
+EVENTS = (signal.SIGCHLD, signal.SIGTERM)
 LATE = ("keras.visualization", "keras.src.visualization", "keras.wrappers")
 
 
@@ -73,13 +74,15 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
     Args:
         success: the exit code of a child that succeeded. `success` is 0 if the child may exit at any time.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until both processes handle SIGTERM
+    signal.pthread_sigmask(signal.SIG_BLOCK, EVENTS)  # `sigwait` returns them instead
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # macOS discards a signal that is ignored by default
     if child := os.fork():  # no thread has started yet
         os._exit(attend(child, success))
     with contextlib.suppress(AttributeError):  # only Linux can stop a child when its parent exits
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, EVENTS)
     try:
         code = main(sys.argv[1:], os.environ)
     except SystemExit as end:
@@ -95,20 +98,13 @@ def run_to_end(main: Callable[[Sequence[str], MutableMapping[str, str]], int], s
 
 
 def attend(child: int, success: int) -> int:
-    """Forward SIGTERM to the child until it exits. Returns the exit code for this program."""
-
-    def pass_on(number: int, _: object) -> None:
-        with contextlib.suppress(ProcessLookupError):  # the child has exited
-            os.kill(child, number)
-
-    signal.signal(signal.SIGTERM, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    """Wait until the child exits. Returns the exit code for this program."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal also sends SIGINT to the child
     cluster = spec.Cluster()
     with contextlib.suppress(spec.ClusterError):  # the child reports this error
         cluster = spec.from_env(os.environ)
     heartbeat = Heartbeat(cluster)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = exit_code(child)
     if code == success:
         return 0
     if not code:
@@ -120,6 +116,19 @@ def attend(child: int, success: int) -> int:
         say_lines(said, "ERROR", **loss.event or {"lost_peer": ""})
         return PeerError.exit_code
     return 128 - code if code < 0 else code
+
+
+def exit_code(child: int) -> int:
+    """Forward SIGTERM to the child until it exits, and return its exit code.
+
+    A SIGTERM that arrives just before a blocking os.waitpid would be handled only after the child's exit.
+    """
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if signal.sigwait(EVENTS) == signal.SIGTERM:
+            os.kill(child, signal.SIGTERM)
 
 
 def stop(*_: object) -> None:
