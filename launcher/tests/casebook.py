@@ -75,6 +75,9 @@ INSTALLS = f"FROM python:3.13\n{PROJECT.dockerfile}COPY . .\nRUN pip install -r 
 BESIDE_LIGHTNING.mkdir()
 (BESIDE_LIGHTNING / "lit.py").write_text("import os\n\nimport lightning\n")
 (BESIDE_LIGHTNING / "requirements.txt").write_text("numpy==2.4.6\n")
+(BESIDE_LIGHTNING / "half").mkdir()
+(BESIDE_LIGHTNING / "half/train.py").write_text("import half.model\n")
+(BESIDE_LIGHTNING / "half/model.py").write_text("\nprint(\n")
 LEASE = held(BUCKETS / "demo-data/busy")  # while this process lives
 REDUCER_IMAGE = CATALOG.reduction_server_image("us-central1")
 PREBUILT = f"{CATALOG.prebuilt_registries[0]}/sklearn-cpu.1-6:latest"
@@ -945,6 +948,13 @@ CASES = [
         alone(CPU),
         ("containerSpec.command[1]", "doesn't copy with_accelerate.py", "COPY with_accelerate.py with_accelerate.py"),
         project=BESIDE,
+    ),
+    Case(
+        "image-syntax",
+        alone(CPU, **{"containerSpec.command": ["python", "-m", "half.train"]}),
+        alone(CPU, **{"containerSpec.command": ["python", "lit.py"]}),
+        ("command[2]: half/model.py isn't valid Python 3.", "'(' was never closed (line 2); correct half/model.py"),
+        project=replace(PROJECT, folder=BESIDE_LIGHTNING, dockerfile="COPY . .\n"),
     ),
     Case(
         "image-import",

@@ -443,6 +443,27 @@ def test_imports_that_no_requirement_brings_are_named(
         assert added == [f"add {name} to requirements.txt" for name in missing]
 
 
+def test_python_of_the_image_that_does_not_compile_is_named_once(folder: Path) -> None:
+    (folder / "Dockerfile").write_text("COPY . .\n")
+    for name, source in {
+        "model.py": b"x = 1\nreturn x\n",
+        "sub/data.py": b"\xff",
+        "zero.py": b"\0",
+        "escapes.py": b"'\\d'",
+        "latin.py": b"# coding: latin-1\n'\xff'",
+        "ignored.py": b"(",
+        "notes.txt": b"(",
+    }.items():
+        path = folder / "mine" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(source)
+    (folder / ".dockerignore").write_text("mine/ignored.py\n")
+    (folder / "elsewhere.py").write_text("(")  # beside the package, which doesn't import it
+    job = alone(CPU, **{"containerSpec.command": ["python", "-m", "mine.train"]})
+    names = ("model.py", "sub/data.py", "zero.py")
+    assert found(folder, job) == [("image-syntax", f"correct mine/{name}") for name in names]
+
+
 def test_a_framework_that_the_package_brings_or_that_is_the_same_is_right(folder: Path) -> None:
     image = f"{CATALOG.prebuilt_registries[0]}/pytorch-xla.2-4.py310:latest"
     job = packaged(executorImageUri=image)

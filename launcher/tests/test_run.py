@@ -129,6 +129,12 @@ def test_a_folder_that_cannot_be_written_is_named_with_what_to_do(project: Path)
     )
 
 
+def test_a_state_folder_that_is_a_file_is_named_with_what_to_do(project: Path) -> None:
+    run = launch(project, "run", write(project, pool(HELLO)), "--state-dir", "job.yaml")
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == ["job.yaml is a file; use --state-dir to specify a folder"]
+
+
 def test_a_killed_replica_may_have_had_no_memory(project: Path) -> None:
     run = launch(project, "run", write(project, pool("raise SystemExit(137)")))
     killed = "Job failed: workerpool0-0 was killed by SIGKILL (exit code 137). If you didn't kill the process, "

@@ -15,9 +15,13 @@ from vertex_launch.job.spec import CHIEF_REPLICA, OUTPUT, Job
 
 @dataclass(frozen=True)
 class StateDir:
-    """The folder that contains the local Vertex's state."""
+    """The folder that contains the local Vertex's state. Raises FaultError if `folder` is a file."""
 
     folder: Path = Path(".vertex")
+
+    def __post_init__(self) -> None:
+        if self.folder.is_file():
+            raise FaultError(f"{self.folder} is a file; use --state-dir to specify a folder")
 
     @property
     def buckets(self) -> Path:

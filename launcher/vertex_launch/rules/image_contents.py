@@ -8,6 +8,7 @@ import functools
 import posixpath
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from importlib import metadata
 from itertools import accumulate, pairwise
@@ -21,6 +22,7 @@ from vertex_launch.rules.training import statements
 COPIES = re.compile(r"^[ \t]*(?:COPY|ADD)\s+(?!.*--from=)(?:--\S+\s+)*(.+)$", re.MULTILINE | re.IGNORECASE)
 WILD = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 FILE = re.compile(r"[\w.-][\w./-]*\.(?:py|sh|ya?ml|toml)")  # a program or its configuration
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 BASES = re.compile(r"^(?:FROM|ARG) .*", re.MULTILINE)
 FRAMEWORK = re.compile(r"\b(pytorch|tf|tensorflow)(?:2?-(?:[cgt]pu|xla)|/tensorflow|/pytorch)[.:](\d+)[-.](\d+)")
 DISTRIBUTION = {"pytorch": "torch", "tf": "tensorflow", "tensorflow": "tensorflow"}
@@ -53,6 +55,22 @@ def files_copied(job: Job, context: RuleContext) -> Findings:
             )
 
 
+@rule("image-syntax", "warning", "inferred", "dockerfile")
+def python_is_valid(job: Job, context: RuleContext) -> Findings:
+    """Each Python file of the program in the project's image should be valid Python.
+    Otherwise: Every replica fails when it imports the file."""
+    root, ignored = context.project.folder or Path(), context.project.text(".dockerignore")
+    places: dict[Path, str] = {}
+    for file, place in _files(job, context).items():
+        folder = (root / file).parent
+        beside = folder.rglob("*.py") if folder != root else ()
+        places = dict.fromkeys([root / file, *beside], place) | places
+    for path in sorted(path for path in places if path.suffix == ".py"):
+        name = path.relative_to(root).as_posix()
+        if not is_ignored(name, ignored) and (fault := _syntax_error(path)):
+            yield Finding(places[path], f"{name} isn't valid Python {VERSION}: {fault}", f"correct {name}")
+
+
 @rule("image-import", "warning", "inferred", "dockerfile")
 def imports_installed(job: Job, context: RuleContext) -> Findings:
     """The Dockerfile's requirements and their dependencies should include each module that a script imports.
@@ -70,6 +88,20 @@ def imports_installed(job: Job, context: RuleContext) -> Findings:
             if not installed & {*map(_normal, known)}:
                 fault = f"{file} imports {top}, but the Dockerfile's requirements don't include it"
                 yield Finding(scripts[file], fault, f"add {known[0]} to {files[-1]}")
+
+
+def _syntax_error(path: Path) -> str:
+    """Return the reason and the line if Python can't compile a file. Return "" if the file is valid or unreadable."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(path.read_bytes(), path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return f"{error.msg} (line {error.lineno})"
+    except ValueError as error:
+        return str(error)  # such as a null byte
+    except (OSError, RecursionError):
+        pass
+    return ""
 
 
 @functools.cache

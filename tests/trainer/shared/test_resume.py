@@ -65,6 +65,7 @@ def test_a_smaller_model_does_not_go_on_from_the_checkpoint_of_a_larger_one(
     refused = train(tmp_path, 1, "--steps", "20")
     assert refused.code == 1, refused.output
     assert "step-000000010 doesn't match this model (" in refused.output
+    assert "use the checkpoint's model with --size tiny --patch 2, or start over" in refused.output
     assert "Traceback" not in refused.output
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from trainer.samples import fingerprint
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import checksum, read_json, write_json
 
@@ -158,9 +159,9 @@ def spared(root: Path) -> set[Path]:
 
 def unfit(folder: Path, cause: str) -> TrainerError:
     """Return the error for a checkpoint that doesn't match the model. The error's text contains possible fixes."""
-    return TrainerError(
-        f"{folder} doesn't match this model ({cause}); use the model and flags of the checkpoint, or {ANEW}"
-    )
+    flags = fingerprint.model_flags(folder)
+    cure = f"use the checkpoint's model{f' with {flags}' if flags else ''}, or {ANEW}"
+    return TrainerError(f"{folder} doesn't match this model ({cause}); {cure}")
 
 
 def require_within(steps: int, taken: int) -> None:

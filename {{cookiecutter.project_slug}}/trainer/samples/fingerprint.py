@@ -3,6 +3,7 @@
 Checkpoints store the fingerprint, and a resumed run compares its own fingerprint with the stored one.
 """
 
+import contextlib
 import json
 import re
 import zlib
@@ -16,7 +17,7 @@ from typing import Any
 from trainer.config import Job
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import warn
-from trainer.vertex.storage import write_json
+from trainer.vertex.storage import read_json, write_json
 
 FILE = "samples.json"  # next to the commit marker; the chief writes it
 NUMBERED = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.array_record")
@@ -55,6 +56,14 @@ class Fingerprint:
     def keep(self, folder: Path) -> None:
         """Write the fingerprint to a checkpoint's folder before the folder is committed."""
         write_json(folder / FILE, {"folder": folder.name} | asdict(self))
+
+
+def model_flags(folder: Path) -> str:
+    """Return the model's flags at the time of a checkpoint, such as `--size tiny --patch 2`, or "" if unknown."""
+    with contextlib.suppress(OSError, ValueError):
+        flags = read_json(folder / FILE).get("model", {})
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
+    return ""
 
 
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
