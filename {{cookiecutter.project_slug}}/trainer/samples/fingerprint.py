@@ -59,7 +59,7 @@ class Fingerprint:
 
 
 def model_flags(folder: Path) -> str:
-    """Return the model's flags at the time of a checkpoint, such as `--size tiny --patch 2`, or "" if unknown."""
+    """Return the model's flags at the time of a checkpoint, such as `--size tiny`, or "" if unknown."""
     with contextlib.suppress(OSError, ValueError):
         flags = read_json(folder / FILE).get("model", {})
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
