@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 import os
 import statistics
 import subprocess
@@ -77,7 +78,7 @@ def test_the_parts_of_a_run_add_up_to_its_time_within_a_twentieth(tmp_path: Path
             timeout=DEADLINE,
         )
     wall = printed.stat().st_mtime - began  # that line is its last
-    told = json.loads(printed.read_text().splitlines()[-1])
+    *reports, told = map(json.loads, printed.read_text().splitlines())
     seconds = told["seconds"]
     assert {
         "start",
@@ -91,6 +92,9 @@ def test_the_parts_of_a_run_add_up_to_its_time_within_a_twentieth(tmp_path: Path
     } <= seconds.keys()
     assert sum(seconds.values()) == pytest.approx(wall, rel=0.05)
     assert told["goodput"] == pytest.approx(seconds["training"] / sum(seconds.values()))
+    stepping = [report["train/step_seconds"] for report in reports if "train/step_seconds" in report]
+    steps = (19, 10, 10, 20)  # of which the reports tell: the first step, which compiles, is of none
+    assert sum(map(operator.mul, stepping, steps)) == pytest.approx(seconds["training"] + seconds["data"], abs=0.1)
     print(told["message"])
 
 

@@ -73,7 +73,7 @@ class Reporter:
         self._clock.repeats = start < self._last_start
         if start and (lost := max(self._last_start - start, 0)):
             warn(f"resumed at step {start}, so {lost} finished {'step' if lost == 1 else 'steps'} must be repeated")
-        self._stepping, self._waiting = self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
+        self._time_from(start)
 
     def training(self, step: int, values: Values) -> None:
         """Report the training metrics since the last report. `step` is the number of finished steps.
@@ -81,16 +81,16 @@ class Reporter:
         Raises:
             TrainerError: if the loss is NaN or infinite. All processes raise this error at the same step.
         """
-        clock = self._clock
-        with clock.phase(REPORTS):  # the values are computed, so this phase doesn't include a GPU's work
+        with self._clock.phase(REPORTS):  # the values are computed, so this phase doesn't include a GPU's work
             reported = {f"{TRAIN}{name}": value for name, value in values.items()}
-            self._write(step, reported | self._speed(step - self._reported))
+            self._write(step, reported | self._speed(step - self._timed))
         if not math.isfinite(values.get("loss", 0.0)):
             raise TrainerError(
                 f"the loss became NaN or infinite after step {self._reported}; lower --learning-rate or --clip, or find"
                 " the sample or the operation that causes this loss"
             )
-        self._reported, self._stepping, self._waiting = step, clock.stepping, clock.seconds.get(DATA, 0.0)
+        self._reported = step
+        self._time_from(step)
 
     def took(self, step: int) -> None:
         """Note whether an earlier start had already taken this step."""
@@ -100,6 +100,10 @@ class Reporter:
         """Report the metrics of an evaluation."""
         with self._clock.phase(REPORTS):
             self._write(step, {f"{HELDOUT}{name}": value for name, value in values.items()})
+
+    def _time_from(self, step: int) -> None:
+        """Let the next report contain the speed of the steps after this one."""
+        self._timed, self._stepping, self._waiting = step, self._clock.stepping, self._clock.seconds.get(DATA, 0.0)
 
     def _speed(self, steps: int) -> dict[str, float]:
         """Return the training speed over the last `steps` steps."""
@@ -157,7 +161,7 @@ class Reports(Reporter):
         self._totals += totals
         config, step = self._job.config, state.step
         stuck.took(step)
-        if self._clock.current == FIRST_STEP:  # the gradients have been all-reduced
+        if first := self._clock.current == FIRST_STEP:  # the gradients have been all-reduced
             self._reducers = self._settle_reducers()
             self._clock.begin(TRAINING)
         self.took(step)
@@ -172,6 +176,8 @@ class Reports(Reporter):
                 timed |= self._slowest.values([nanoseconds for (nanoseconds,) in of_each])
             self.training(step, values | timed)
             self._totals = 0.0
+        elif first:
+            self._time_from(step)  # the first step takes longer, because functions are compiled
         self._step = step
 
     def _settle_reducers(self) -> dict[str, float]:
