@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainer.samples import fingerprint
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.storage import checksum, read_json, write_json
 
@@ -157,9 +156,8 @@ def spared(root: Path) -> set[Path]:
     return found
 
 
-def unfit(folder: Path, cause: str) -> TrainerError:
-    """Return the error for a checkpoint that doesn't match the model. The error's text contains possible fixes."""
-    flags = fingerprint.model_flags(folder)
+def unfit(folder: Path, cause: str, flags: str) -> TrainerError:
+    """Return the error for a checkpoint that doesn't match the model and was saved with these flags of the model."""
     cure = f"use the checkpoint's model{f' with {flags}' if flags else ''}, or {ANEW}"
     return TrainerError(f"{folder} doesn't match this model ({cause}); {cure}")
 

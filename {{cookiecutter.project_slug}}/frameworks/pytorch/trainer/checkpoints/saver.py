@@ -33,7 +33,7 @@ from trainer.config import Job, due
 from trainer.parallel.clip import holder_count
 from trainer.parallel.strategy import Strategy
 from trainer.reports.speed import CHECKPOINTS, LAST_CHECKPOINT, Clock
-from trainer.samples.fingerprint import Fingerprint, require_unchanged
+from trainer.samples.fingerprint import Fingerprint, model_flags, require_unchanged
 from trainer.step.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
@@ -266,7 +266,7 @@ def load(state: State, net: nn.Module, folder: Path) -> str:
         parts = {"model": model, "optimizer": moments}
         state_dict_loader.load(parts, checkpoint_id=folder, planner=Whole("model.", f"optimizer.{MOMENTS}"))
     except CheckpointException as error:
-        raise commit_marker.unfit(folder, one_line(first_cause(error))) from None
+        raise commit_marker.unfit(folder, one_line(first_cause(error)), model_flags(folder)) from None
     optimizer |= moments
     set_state_dict(net, state.optimizer, model_state_dict=model, optim_state_dict=optimizer, options=BY_NAME)
     state.step = commit_marker.number(folder)

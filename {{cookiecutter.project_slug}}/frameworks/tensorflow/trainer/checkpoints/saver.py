@@ -15,7 +15,7 @@ from trainer.cluster.preemption import LastMoment, StoppedError
 from trainer.cluster.world import World
 from trainer.config import Job, due
 from trainer.reports.speed import CHECKPOINTS, LAST_CHECKPOINT, Clock
-from trainer.samples.fingerprint import Fingerprint, require_unchanged
+from trainer.samples.fingerprint import Fingerprint, model_flags, require_unchanged
 from trainer.step.state import State
 from trainer.vertex import writable
 from trainer.vertex.errors import PeerError, TrainerError
@@ -76,7 +76,7 @@ class Checkpoints(Background):
             with self._world.strategy.scope():
                 objects(state).read(str(folder / PREFIX)).assert_consumed()
         except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise commit_marker.unfit(folder, str(error).partition("\n")[0]) from None
+            raise commit_marker.unfit(folder, str(error).partition("\n")[0], model_flags(folder)) from None
 
     def step(self, state: State) -> None:
         """Save the state if a checkpoint is due, or if a machine was asked to stop.
