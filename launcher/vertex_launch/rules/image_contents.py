@@ -4,6 +4,7 @@ Source: Docker, "Dockerfile reference" and "Build context", 2026.
 """
 
 import ast
+import contextlib
 import functools
 import posixpath
 import re
@@ -67,7 +68,7 @@ def python_is_valid(job: Job, context: RuleContext) -> Findings:
         places = dict.fromkeys([root / file, *beside], place) | places
     for path in sorted(path for path in places if path.suffix == ".py"):
         name = path.relative_to(root).as_posix()
-        if not is_ignored(name, ignored) and (fault := _syntax_error(path)):
+        if (fault := _syntax_error(_code(path))) and not is_ignored(name, ignored):
             yield Finding(places[path], f"{name} isn't valid Python {VERSION}: {fault}", f"correct {name}")
 
 
@@ -90,17 +91,23 @@ def imports_installed(job: Job, context: RuleContext) -> Findings:
                 yield Finding(scripts[file], fault, f"add {known[0]} to {files[-1]}")
 
 
-def _syntax_error(path: Path) -> str:
-    """Return the reason and the line if Python can't compile a file. Return "" if the file is valid or unreadable."""
+def _code(path: Path) -> bytes:
+    """Return the contents of a file. Return b"" if the file can't be read."""
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+    return b""
+
+
+@functools.cache  # several job files of a project run the same code
+def _syntax_error(code: bytes) -> str:
+    """Return the reason and the line if Python can't compile the code. Return "" if the code is valid."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            compile(path.read_bytes(), path, "exec", dont_inherit=True)
+        with warnings.catch_warnings(action="ignore"), contextlib.suppress(RecursionError):
+            compile(code, "", "exec", dont_inherit=True)
     except SyntaxError as error:
         return f"{error.msg} (line {error.lineno})"
     except ValueError as error:
         return str(error)  # such as a null byte
-    except (OSError, RecursionError):
-        pass
     return ""
 
 
