@@ -183,8 +183,8 @@ def facts(config: Config, **versions: str) -> dict[str, str]:
     """
     if config.anyway:
         return {}
-    flags = {f"--{name.replace('_', '-')}": str(value) for name, value in asdict(config).items() if name not in OWN}
+    values = {flags.flag(name): str(value) for name, value in asdict(config).items() if name not in OWN}
     code = 0
     for file in sorted(CODE.rglob("*.py")):
         code = zlib.crc32(file.read_bytes(), code)
-    return {**flags, **versions, f"{CODE.name}/": f"{code:08x}"}
+    return {**values, **versions, f"{CODE.name}/": f"{code:08x}"}

@@ -51,7 +51,8 @@ class PredictOptions:
                     print(f'{{"predictions": [\n  {each}\n]}}')
                 if self.serve:
                     errors.print(f"send a request with: curl -d @SAMPLE.json {endpoint.predict}\nstop with Ctrl-C")
-                    raise FaultError(f"the container exited with code {endpoint.process.wait(math.inf)}")
+                    ended = endpoint.process.wait(math.inf)  # with a timeout, Python waits in short intervals
+                    raise FaultError(f"the container exited with code {ended}")
         except KeyboardInterrupt:
             errors.print("stopped")
             raise SystemExit(code) from None

@@ -16,8 +16,7 @@ from vertex_launch.local.jobs.custom_jobs import ENDED
 from vertex_launch.local.jobs.tuning import COLLECTION
 from vertex_launch.local.run_job import empty_output, shown
 from vertex_launch.local.running.context import Context
-from vertex_launch.local.running.engine import LOOK_SECONDS
-from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.local.running.signals import LOOK_SECONDS, signals_as_exceptions
 from vertex_launch.local.server import Vertex
 from vertex_launch.local.views.jobs import reports
 

@@ -93,7 +93,7 @@ def test_the_parts_of_a_run_add_up_to_its_time_within_a_twentieth(tmp_path: Path
     assert sum(seconds.values()) == pytest.approx(wall, rel=0.05)
     assert told["goodput"] == pytest.approx(seconds["training"] / sum(seconds.values()))
     stepping = [report["train/step_seconds"] for report in reports if "train/step_seconds" in report]
-    steps = (19, 10, 10, 20)  # of which the reports tell: the first step, which compiles, is of none
+    steps = (19, 10, 10, 20)  # in the speed of each report, which excludes the first step
     assert sum(map(operator.mul, stepping, steps)) == pytest.approx(seconds["training"] + seconds["data"], abs=0.1)
     print(told["message"])
 

@@ -3,7 +3,6 @@
 Checkpoints store the fingerprint, and a resumed run compares its own fingerprint with the stored one.
 """
 
-import contextlib
 import json
 import re
 import zlib
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import Job
+from trainer.flags import flag
 from trainer.vertex.errors import TrainerError
 from trainer.vertex.log import warn
-from trainer.vertex.storage import read_json, write_json
+from trainer.vertex.storage import write_json
 
 FILE = "samples.json"  # next to the commit marker; the chief writes it
 NUMBERED = re.compile(r"(.+)-(\d{1,6})-of-(\d{1,6})\.array_record")
@@ -60,10 +60,7 @@ class Fingerprint:
 
 def model_flags(folder: Path) -> str:
     """Return the model's flags at the time of a checkpoint, such as `--size tiny`, or "" if unknown."""
-    with contextlib.suppress(OSError, ValueError):
-        flags = read_json(folder / FILE).get("model", {})
-        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in flags.items())
-    return ""
+    return " ".join(f"{flag(name)} {value}" for name, value in _stored(folder).get("model", {}).items())
 
 
 def require_unchanged(present: Fingerprint, folder: Path | None, *, anyway: bool, is_chief: bool) -> None:
@@ -127,18 +124,25 @@ def _unfinished(shards: Shards) -> Iterator[str]:
         yield f"{empty[0]} contains no records{_more(empty)}"
 
 
+def _stored(folder: Path) -> dict[str, Any]:
+    """Return the fingerprint that a checkpoint contains, or {} if an older version saved the checkpoint."""
+    try:
+        stored: dict[str, Any] = json.loads((folder / FILE).read_text())
+    except FileNotFoundError:
+        return {}
+    return stored
+
+
 def _changes(present: Fingerprint, folder: Path) -> Iterator[str]:
     """Yield a message for each folder name, flag, or shard that differs from the checkpoint's."""
-    try:
-        past = json.loads((folder / FILE).read_text())
-    except FileNotFoundError:
+    if not (past := _stored(folder)):
         return
     if past.get("folder", folder.name) != folder.name:
         yield f"{folder.name} is {past['folder']} under a different name"
     before = past | past.get("model", {})
     for name, now in present.flags.items():
         if before.get(name, now) != now:
-            yield f"--{name.replace('_', '-')} was {before[name]} and is now {now}"
+            yield f"{flag(name)} was {before[name]} and is now {now}"
     had = {name: tuple(size) for name, size in (past["train"] | past["heldout"]).items()}
     has = {**present.train, **present.heldout}
     # An older version stored fewer values per shard, and checksums of whole shards may have been added since.

@@ -22,16 +22,13 @@ from vertex_launch.local.running.outcome import Attempt, Ending, Outcome, Phase,
 from vertex_launch.local.running.prepare import PreparedJob
 from vertex_launch.local.running.process import NOTES, Process, Show, open_log, tell
 from vertex_launch.local.running.replica_state import ReplicaState, Status
-from vertex_launch.local.running.signals import signals_as_exceptions
+from vertex_launch.local.running.signals import LOOK_SECONDS, signals_as_exceptions
 from vertex_launch.local.running.silence import Silence, activities
 from vertex_launch.local.running.worlds import Worlds
 
 SETTLE_SECONDS = 1.5  # from the first failure to the end of the attempt: the cause may be a replica that fails later
 PEER_SECONDS = 5.0  # instead of SETTLE_SECONDS if the first replica lost a peer, because the peer may exit later
 LATE_SECONDS = 1.0  # the delay of a replica's start that can make other replicas fail
-# Each wait is short, because Python handles Ctrl-C only after a wait that Ctrl-C doesn't interrupt. This happens if
-# Ctrl-C arrives just before the wait, or if macOS delivers Ctrl-C to another thread.
-LOOK_SECONDS = 0.5
 
 
 class Execution:
